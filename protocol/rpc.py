@@ -1,0 +1,143 @@
+"""The calls between our own components, over gRPC with MessagePack bodies.
+
+Each `Method` names its request and reply once; `serving.rpc_server` and `serving.rpc_client` are
+driven by them. MessagePack of the same structs as the HTTP contract is used instead of protobuf
+so that each message is stated once (docs/decisions/0003). Deadlines ride in gRPC's own timeout,
+the cluster token in the `authorization` metadata, an error as `WireError` in the trailing
+metadata `triptych-error-bin`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from protocol.generate import FinishReason, GenerateRequest, Logprobs, Usage
+from protocol.replica import Replica, ReplicaStatus
+from protocol.transfer import EcItem
+
+Req = TypeVar("Req")
+Rep = TypeVar("Rep")
+
+ERROR_METADATA = "triptych-error-bin"
+
+
+class Method(Generic[Req, Rep]):
+    """One call: its full gRPC name, its message types, and whether the reply is a stream."""
+
+    def __init__(self, name: str, request: type[Req], reply: type[Rep], *, stream: bool) -> None:
+        self.name = name
+        self.request = request
+        self.reply = reply
+        self.stream = stream
+
+    def __repr__(self) -> str:
+        return f"Method({self.name})"
+
+
+class Empty(msgspec.Struct, frozen=True):
+    """No arguments, or nothing to say."""
+
+
+RenderEndpoint = Literal["chat", "completions", "responses", "messages"]
+
+
+class RenderCall(msgspec.Struct, frozen=True):
+    """A client's body to be rendered.
+
+    Attributes:
+        endpoint: which request it is.
+        body: the JSON as the client sent it.
+        request_id: id to give the (first) request.
+        publish: put processed pixels into render's store and answer handles, instead of inline.
+        lease_s: how long the store keeps them unless released.
+    """
+
+    endpoint: RenderEndpoint
+    body: bytes
+    request_id: str
+    publish: bool = True
+    lease_s: float = 30.0
+
+
+class Rendered(msgspec.Struct, frozen=True):
+    """The prompts of a body, one per choice of prompt (chat has one)."""
+
+    requests: list[GenerateRequest]
+
+
+class ReleaseCall(msgspec.Struct, frozen=True):
+    """Store keys whose publish lease ends now; unknown ones are ignored."""
+
+    keys: list[str]
+
+
+class EncodeItem(msgspec.Struct, frozen=True):
+    """One item to encode: its pixels by handle, or inline as the codec's bytes.
+
+    Attributes:
+        rows: embedding rows that its placeholder expects; another count is an error.
+    """
+
+    mm_hash: str
+    modality: str
+    rows: int
+    handle: EcItem | None = None
+    data: bytes | None = None
+
+
+class EncodeCall(msgspec.Struct, frozen=True):
+    """Items of one request for one encode replica."""
+
+    request_id: str
+    items: list[EncodeItem]
+    cache_salt: str = ""
+    lease_s: float = 30.0
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A descriptor per item, in the order of the call; `reused` says which were held already."""
+
+    items: list[EcItem]
+    reused: list[bool]
+
+
+class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """New tokens of one choice.
+
+    Attributes:
+        index: the choice.
+        token_ids: the new tokens.
+        logprobs: an entry per new token, where asked for.
+        finish_reason, stop_reason: set in the last delta of the choice.
+        usage: in the very last delta of the request.
+    """
+
+    index: int = 0
+    token_ids: list[int] = []
+    logprobs: Logprobs | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    usage: Usage | None = None
+
+
+class Prefilled(msgspec.Struct, frozen=True):
+    """The first token of each choice, and where the KV blocks are.
+
+    `kv_transfer_params` is None where every choice is finished already.
+    """
+
+    deltas: list[TokenDelta]
+    kv_transfer_params: dict[str, Any] | None
+    usage: Usage
+
+
+RENDER = Method("/triptych.Render/Render", RenderCall, Rendered, stream=False)
+RENDER_RELEASE = Method("/triptych.Render/Release", ReleaseCall, Empty, stream=False)
+ENCODE = Method("/triptych.Worker/Encode", EncodeCall, Encoded, stream=False)
+PREFILL = Method("/triptych.Worker/Prefill", GenerateRequest, Prefilled, stream=False)
+GENERATE = Method("/triptych.Worker/Generate", GenerateRequest, TokenDelta, stream=True)
+KV_RELEASE = Method("/triptych.Worker/KvRelease", ReleaseCall, Empty, stream=False)
+DESCRIBE = Method("/triptych.Replica/Describe", Empty, Replica, stream=False)
+STATUS = Method("/triptych.Replica/Status", Empty, ReplicaStatus, stream=True)
