@@ -22,6 +22,15 @@ from protocol.errors import InvalidRequest
 _RAW_VIEW = 3
 """MessagePack ext code of a tensor's bytes."""
 
+_MAX_NESTING = 32
+"""Lists in lists; more is refused before it can exhaust the stack."""
+
+_MAX_DIMENSIONS = 16
+"""Of a tensor; the product of a hostile shape would take hours."""
+
+_MAX_QUOTED = 64
+"""Characters of the sender's that an error message repeats."""
+
 _ITEMSIZE = {
     "bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
     "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2,
@@ -43,7 +52,7 @@ def itemsize(dtype: str) -> int:
     try:
         return _ITEMSIZE[dtype]
     except KeyError:
-        raise ItemCodecError(f"unknown tensor dtype {dtype!r}") from None
+        raise ItemCodecError(f"unknown tensor dtype {_quoted(dtype)}") from None
 
 
 class Tensor(msgspec.Struct, frozen=True, eq=False):
@@ -183,9 +192,14 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ext_hook=_ext_in)
 
 
+def _quoted(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}..."
+
+
 def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise ItemCodecError("a field name must be a string")
+    if not isinstance(name, str) or len(name) > _MAX_QUOTED:
+        raise ItemCodecError(f"a field name must be a string of at most {_MAX_QUOTED} characters")
     return name
 
 
@@ -202,7 +216,7 @@ def _field_in(name: str, elem: object) -> Field:
     }
     cls = factories.get(spec[0]) if isinstance(spec[0], str) else None
     if cls is None:
-        raise ItemCodecError(f"field {name!r} has an unknown factory {spec[0]!r}")
+        raise ItemCodecError(f"field {name!r} has an unknown factory {_quoted(spec[0])}")
     known = set(cls.__struct_fields__)
     if not spec[1].keys() <= known:
         raise ItemCodecError(f"field {name!r} has unknown factory arguments")
@@ -213,21 +227,23 @@ def _field_in(name: str, elem: object) -> Field:
     return Field(_data_in(name, elem["data"]), factory)
 
 
-def _data_in(name: str, data: object) -> FieldData:
+def _data_in(name: str, data: object, depth: int = 0) -> FieldData:
     if data is None or isinstance(data, bool | int | float):
         return data
     if not isinstance(data, list):
         raise ItemCodecError(f"field {name!r} holds a {type(data).__name__}")
     if data and isinstance(data[0], str):
         return _tensor_in(name, data)
-    return [_data_in(name, value) for value in data]
+    if depth == _MAX_NESTING:
+        raise ItemCodecError(f"field {name!r} is nested too deeply")
+    return [_data_in(name, value, depth + 1) for value in data]
 
 
 def _tensor_in(name: str, data: list[Any]) -> Tensor:
     if len(data) != 3 or not isinstance(data[1], list):
         raise ItemCodecError(f"field {name!r} holds a malformed tensor")
     dtype, shape, raw = data
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape):
+    if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
         raise ItemCodecError(f"field {name!r} has a bad shape")
     if not isinstance(raw, bytes | memoryview):
         raise ItemCodecError(f"field {name!r} holds no tensor bytes")

@@ -1,0 +1,1 @@
+"""Tests mirror the packages; `cluster`, `architecture` and `examples` are of the whole."""
