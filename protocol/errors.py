@@ -218,9 +218,10 @@ class WireError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def to_wire(error: TriptychError) -> WireError:
-    """The error as a value."""
+    """The error as a value; a subclass goes as the class of this tree that it stands under."""
+    name = next((cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _BY_NAME), "")
     return WireError(
-        type(error).__name__,
+        name,
         error.message,
         error.kind,
         error.param,

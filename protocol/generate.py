@@ -12,7 +12,7 @@ import msgspec
 from protocol.errors import InvalidRequest
 from protocol.features import MultiModalFeatures
 from protocol.ids import is_valid_id
-from protocol.sampling import SamplingParams
+from protocol.sampling import Int64, SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "repetition", "tool_calls", "error"]
 
@@ -44,7 +44,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
             penalties, limits and the sampling step, and generation goes on after them.
     """
 
-    token_ids: list[int]
+    token_ids: list[Int64]
     sampling_params: SamplingParams
     request_id: str | None = None
     token_offsets: list[tuple[int, int]] | None = None
@@ -58,10 +58,10 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Int64 = 0
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
-    resume_token_ids: list[int] | None = None
+    resume_token_ids: list[Int64] | None = None
 
     def __post_init__(self) -> None:
         if not self.token_ids:
@@ -155,15 +155,22 @@ class TopLogprob(msgspec.Struct, frozen=True):
     token_id: int
     logprob: float
     rank: int | None = None
+    token: str | msgspec.UnsetType = msgspec.UNSET
+    bytes: list[int] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The sampled token's logprob and its alternatives, the sampled token first."""
+    """The sampled token's logprob and its alternatives, the sampled token first.
+
+    `token` and `bytes` are there in text mode alone (in the alternatives too).
+    """
 
     token_id: int
     logprob: float
     rank: int | None = None
     top_logprobs: list[TopLogprob] = []
+    token: str | msgspec.UnsetType = msgspec.UNSET
+    bytes: list[int] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Logprobs(msgspec.Struct, frozen=True):
@@ -183,7 +190,7 @@ class GenerateChoice(msgspec.Struct, frozen=True, kw_only=True):
     sampling_mask: None = None
     weight_versions: list[dict[str, Any]] | None = None
     text: str | msgspec.UnsetType = msgspec.UNSET
-    logprobs: Logprobs | dict[str, Any] | None = None
+    logprobs: Logprobs | None = None
 
 
 class GenerateResponse(msgspec.Struct, frozen=True, kw_only=True):

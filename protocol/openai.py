@@ -19,6 +19,7 @@ from protocol.generate import (
     Usage,
     check_cache_salt,
 )
+from protocol.sampling import Int64
 
 
 class _SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,38 +28,38 @@ class _SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: int | None = None
+    n: Int64 | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Int64 | None = None
     min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    seed: int | None = None
+    seed: Int64 | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Int64] | None = None
     ignore_eos: bool = False
-    max_tokens: int | None = None
-    min_tokens: int = 0
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 = 0
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: list[Int64] | None = None
     bad_words: list[str] | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Int64 | None = None
     structured_outputs: Any = None
     response_format: dict[str, Any] | None = None
     use_beam_search: bool = False
-    truncate_prompt_tokens: int | None = None
+    truncate_prompt_tokens: Int64 | None = None
     truncation_side: Literal["left", "right"] | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     return_token_offsets: bool | None = None
     request_id: str | None = None
     cache_salt: str | None = None
-    priority: int = 0
+    priority: Int64 = 0
     user: str | None = None
     mm_payload: Literal["tensors", "none"] = "tensors"
     mm_processor_kwargs: dict[str, Any] | None = None
@@ -77,9 +78,9 @@ class ChatCompletionRequest(_SamplingFields, frozen=True, kw_only=True):
     """`/v1/chat/completions`. Messages are checked by render, which knows the content parts."""
 
     messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Int64 | None = None
     logprobs: bool | None = False
-    top_logprobs: int | None = 0
+    top_logprobs: Int64 | None = 0
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -107,12 +108,12 @@ class ChatCompletionRequest(_SamplingFields, frozen=True, kw_only=True):
 class CompletionRequest(_SamplingFields, frozen=True, kw_only=True):
     """`/v1/completions`."""
 
-    prompt: str | list[str | int | list[int]]
-    max_tokens: int | None = 16
-    logprobs: int | None = None
+    prompt: str | list[str | Int64 | list[Int64]]
+    max_tokens: Int64 | None = 16
+    logprobs: Int64 | None = None
     echo: bool = False
     suffix: str | None = None
-    best_of: int | None = None
+    best_of: Int64 | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -320,7 +321,7 @@ class CompletionDerenderRequest(msgspec.Struct, frozen=True, kw_only=True):
     generate_chunk: GenerateChunk | None = None
     stream_state: dict[str, Any] | None = None
     prompt_tokens: list[int] | int | None = None
-    prompt_token_ids: list[list[int] | None] | list[int] | None = None
+    prompt_token_ids: list[list[int] | int | None] | None = None
     completion_request: CompletionRequest | None = None
 
     def __post_init__(self) -> None:

@@ -7,11 +7,15 @@ value, they are refused with 400 naming them.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from protocol.errors import InvalidRequest
+
+Int64: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Integers beyond 64 bit are refused everywhere: neither MessagePack nor a tensor holds them."""
 
 GREEDY_EPSILON = 0.01
 """Temperatures between 0 and this are raised to it."""
@@ -41,44 +45,44 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How to sample. An absent `max_tokens` means what is left of the context."""
 
-    n: int = 1
+    n: Int64 = 1
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: int = 0
+    top_k: Int64 = 0
     min_p: float = 0.0
-    seed: int | None = None
+    seed: Int64 | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[Int64] | None = None
     ignore_eos: bool = False
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    max_tokens: Int64 | None = None
+    min_tokens: Int64 = 0
+    logprobs: Int64 | None = None
+    prompt_logprobs: Int64 | None = None
     prompt_logprob_token_ids: Any = None
-    prompt_logprob_start: int | None = None
-    logprob_token_ids: list[int] | None = None
+    prompt_logprob_start: Int64 | None = None
+    logprob_token_ids: list[Int64] | None = None
     flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
-    output_kind: int = 0
-    stream_interval: int | None = None
+    output_kind: Int64 = 0
+    stream_interval: Int64 | None = None
     skip_clone: bool = False
-    output_text_buffer_length: int = 0
+    output_text_buffer_length: Int64 = 0
     structured_outputs: Any = None
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: list[Int64] | None = None
     extra_args: dict[str, Any] | None = None
     bad_words: list[str] | None = None
     skip_reading_prefix_cache: bool | None = None
-    thinking_token_budget: int | None = None
+    thinking_token_budget: Int64 | None = None
     repetition_detection: Any = None
     watermarking: Any = None
-    routed_experts_prompt_start: int = 0
+    routed_experts_prompt_start: Int64 = 0
     trace_decode_token_ids: Any = None
 
     def __post_init__(self) -> None:
@@ -93,7 +97,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 f"frequency_penalty must be in [-2, 2], got {self.frequency_penalty}.",
             ),
             (
-                not self.repetition_penalty > 0,
+                not 0 < self.repetition_penalty < math.inf,
                 f"repetition_penalty must be greater than zero, got {self.repetition_penalty}.",
             ),
             (
