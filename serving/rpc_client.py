@@ -5,7 +5,9 @@ Leaving a call early (cancellation, a broken loop over a stream) cancels it at t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -16,6 +18,7 @@ from protocol.deadline import Deadline
 from protocol.errors import (
     DeadlineExceeded,
     InternalError,
+    InvalidRequest,
     TriptychError,
     Unauthorized,
     Unavailable,
@@ -23,7 +26,7 @@ from protocol.errors import (
     from_wire,
 )
 from protocol.rpc import ERROR_METADATA, Method
-from serving.rpc_server import MAX_MESSAGE_BYTES
+from serving.rpc_server import MAX_ERROR_BYTES, MAX_MESSAGE_BYTES
 
 Req = TypeVar("Req")
 Rep = TypeVar("Rep")
@@ -31,6 +34,8 @@ Rep = TypeVar("Rep")
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", MAX_ERROR_BYTES),
+    ("grpc.absolute_max_metadata_size", 2 * MAX_ERROR_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -61,32 +66,55 @@ class RpcChannel:
             TriptychError: what the peer raised; Unavailable where it could not be reached or was
                 lost; DeadlineExceeded.
         """
-        rpc = self._channel.unary_unary(method.name, None, None)
-        try:
-            body = await rpc(
-                self._encode(request), timeout=deadline.remaining(), metadata=self._metadata
-            )
-        except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from None
+        message = self._message(method, request)
+        with self._translated():
+            rpc = self._channel.unary_unary(method.name, None, None)
+            body = await rpc(message, timeout=deadline.remaining(), metadata=self._metadata)
         return self._decode(method, body)
 
     async def stream(
         self, method: Method[Req, Rep], request: Req, deadline: Deadline
-    ) -> AsyncIterator[Rep]:
-        """One request, a stream of replies; raises as `call` does, also in mid-stream."""
-        rpc = self._channel.unary_stream(method.name, None, None)
-        call = rpc(self._encode(request), timeout=deadline.remaining(), metadata=self._metadata)
-        try:
-            async for body in call:
-                yield self._decode(method, body)
-        except grpc.aio.AioRpcError as error:
-            raise self._translate(error) from None
-        finally:
-            call.cancel()
+    ) -> AsyncGenerator[Rep, None]:
+        """One request, a stream of replies; raises as `call` does, also in mid-stream.
+
+        Who may leave the stream early closes it (`contextlib.aclosing`), which cancels the call.
+        """
+        message = self._message(method, request)
+        with self._translated():
+            rpc = self._channel.unary_stream(method.name, None, None)
+            call = rpc(message, timeout=deadline.remaining(), metadata=self._metadata)
+            try:
+                async for body in call:
+                    yield self._decode(method, body)
+            finally:
+                call.cancel()
 
     async def close(self) -> None:
         """Close the connection; calls that still run are cancelled."""
         await self._channel.close(None)
+
+    def _message(self, method: Method[Any, Any], request: Any) -> bytes:
+        try:
+            return self._encode(request)
+        except OverflowError:  # an open map of a client's request, kv_transfer_params for example
+            raise InvalidRequest(
+                f"{method.name}: integers must not be larger than 64 bit"
+            ) from None
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors of gRPC as ours; a channel closed under a call is a lost peer."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise self._translate(error) from None
+        except grpc.aio.UsageError:
+            raise Unavailable(f"the connection to {self.address} is closed") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise Unavailable(f"the connection to {self.address} was closed") from None
 
     def _decode(self, method: Method[Any, Rep], body: bytes) -> Rep:
         try:

@@ -7,8 +7,9 @@ error; anything else as InternalError, with the cause in our log only.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -34,6 +35,9 @@ Unary: TypeAlias = Callable[[Req, Deadline], Awaitable[Rep]]
 Stream: TypeAlias = Callable[[Req, Deadline], AsyncIterator[Rep]]
 
 MAX_MESSAGE_BYTES = 256 * 2**20
+MAX_ERROR_BYTES = 256 * 2**10
+"""Of the metadata that carries an error; it may name hundreds of items."""
+
 DEFAULT_DEADLINE_S = 600.0
 """For a caller that sets no timeout."""
 
@@ -41,6 +45,8 @@ OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
+    ("grpc.max_metadata_size", MAX_ERROR_BYTES),
+    ("grpc.absolute_max_metadata_size", 2 * MAX_ERROR_BYTES),
 )
 
 _log = logging.getLogger(__name__)
@@ -80,13 +86,14 @@ class RpcServer:
         """Serve a method that answers with a stream."""
         decode, encode = _codec(method)
 
-        async def call(
-            body: bytes, context: grpc.aio.ServicerContext[Any, Any]
-        ) -> AsyncIterator[bytes]:
+        async def call(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            # write() instead of yield: a cancellation while a message is being sent would leave
+            # a generator suspended, and the handler's clean-up to the garbage collector.
             try:
                 self._check_token(context)
-                async for reply in handler(decode(body), _deadline(context)):
-                    yield encode(reply)
+                async with _closing(handler(decode(body), _deadline(context))) as replies:
+                    async for reply in replies:
+                        await context.write(encode(reply))
             except Exception as error:
                 await _abort(context, method, error)
                 raise
@@ -129,6 +136,16 @@ class RpcServer:
         header = metadata.get("authorization")
         if not matches(bearer(header if isinstance(header, str) else None), self._tokens):
             raise Unauthorized("the cluster token is missing or wrong")
+
+
+@contextlib.asynccontextmanager
+async def _closing(replies: AsyncIterator[Rep]) -> AsyncIterator[AsyncIterator[Rep]]:
+    """Ends a generator where it is left, so that what it took is given back at once."""
+    try:
+        yield replies
+    finally:
+        if isinstance(replies, AsyncGenerator):
+            await replies.aclose()
 
 
 def _codec(method: Method[Req, Rep]) -> tuple[Callable[[bytes], Req], Callable[[Rep], bytes]]:
