@@ -23,8 +23,9 @@ def bearer(header: str | None) -> str | None:
 def matches(given: str | None, accepted: tuple[str, ...]) -> bool:
     """Whether `given` is one of `accepted`, in time that does not depend on which."""
     found = False
+    presented = (given or "").encode("utf-8", "surrogatepass")
     for expected in accepted:
-        found |= hmac.compare_digest((given or "").encode(), expected.encode())
+        found |= hmac.compare_digest(presented, expected.encode())
     return found
 
 
