@@ -161,6 +161,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.temperature == 0
 
     @property
+    def penalised(self) -> bool:
+        """Whether earlier tokens change the odds of later ones."""
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        )
+
+    @property
     def effective_temperature(self) -> float:
         """The temperature that is used: 0, or at least GREEDY_EPSILON."""
         return 0.0 if self.greedy else max(self.temperature, GREEDY_EPSILON)

@@ -80,12 +80,14 @@ class KvHandoff(msgspec.Struct, frozen=True, omit_defaults=True):
         num_tokens: tokens whose keys and values the blocks hold.
         block_size: tokens per block.
         first_tokens: the token that prefill sampled, per choice; decode goes on after it.
+        position_delta: a later token's position minus its index, which media make differ.
     """
 
     source: EcItem
     num_tokens: int
     block_size: int
     first_tokens: tuple[int, ...]
+    position_delta: int = 0
 
 
 def parse_kv_handoff(params: dict[str, Any]) -> KvHandoff | None:
