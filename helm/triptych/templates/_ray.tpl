@@ -1,0 +1,195 @@
+{{/* Mode ray: the cluster's configuration, the Serve config made of it, and Ray's pods. */}}
+
+{{/* deploy.config.ClusterConfig, as JSON. Secrets come from the environment. */}}
+{{- define "triptych.clusterConfig" -}}
+{{- $v := .Values -}}
+{{- $config := dict
+  "model" $v.model
+  "topology" $v.topology
+  "cluster_host" "auto"
+  "enable_scale_out" $v.enableScaleOut
+  "protect_metrics" $v.auth.protectMetrics
+  "drain_s" (float64 $v.drain.streamSeconds)
+  "log_level" $v.telemetry.logLevel -}}
+{{- with $v.modelRevision -}}{{- $_ := set $config "revision" . -}}{{- end -}}
+{{- $_ := set $config "served_model_name" (default $v.model $v.servedModelName) -}}
+{{- if $v.maxModelLen -}}{{- $_ := set $config "max_model_len" (int $v.maxModelLen) -}}{{- end -}}
+{{- $_ := set $config "render" (include "triptych.rayStage" $v.render | fromJson | merge (include "triptych.renderConfig" . | fromJson)) -}}
+{{- range (include "triptych.stages" . | fromJson).stages -}}
+{{- $stage := get $v.stages .key -}}
+{{- $_ := set $config .role (include "triptych.rayStage" $stage | fromJson | merge (include "triptych.workerConfig" (dict "root" $ "stage" $stage) | fromJson)) -}}
+{{- end -}}
+{{- $_ := set $config "coordinator" (include "triptych.rayStage" $v.coordinator | fromJson | merge (include "triptych.coordinatorConfig" . | fromJson)) -}}
+{{- $config | toJson -}}
+{{- end -}}
+
+{{- define "triptych.rayStage" -}}
+{{- if .autoscaling.enabled -}}
+{{- dict "autoscaling_config" (dict "min_replicas" (int .autoscaling.minReplicas) "max_replicas" (int .autoscaling.maxReplicas) "target_ongoing_requests" (float64 .autoscaling.waitingPerReplica)) | toJson -}}
+{{- else -}}
+{{- dict "replicas" (int .replicas) | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "triptych.renderConfig" -}}
+{{- $server := dict -}}
+{{- if .Values.render.processes -}}{{- $_ := set $server "processes" (int .Values.render.processes) -}}{{- end -}}
+{{- $media := dict "allow_private_addresses" .Values.render.allowPrivateAddresses -}}
+{{- with .Values.render.allowedMediaDomains -}}{{- $_ := set $media "allowed_domains" . -}}{{- end -}}
+{{- $_ := set $server "media" $media -}}
+{{- $_ := set $server "ec" (include "triptych.ecConfig" . | fromJson) -}}
+{{- dict "ec_bytes" (include "triptych.bytes" .Values.render.storeSize | int64) "server" $server | toJson -}}
+{{- end -}}
+
+{{- define "triptych.workerConfig" -}}
+{{- $stage := .stage -}}
+{{- $server := dict "block_size" (int .root.Values.blockSize) "vision" $stage.vision "ec" (include "triptych.ecConfig" .root | fromJson) -}}
+{{- range $key, $name := dict "maxNumSeqs" "max_num_seqs" "maxNumBatchedTokens" "max_num_batched_tokens" "encoderMaxBatchTokens" "encoder_max_batch_tokens" "threads" "threads" -}}
+{{- with get $stage $key -}}{{- $_ := set $server $name (int .) -}}{{- end -}}
+{{- end -}}
+{{- $config := dict
+  "num_gpus" (float64 $stage.gpus)
+  "device" $stage.device
+  "dtype" $stage.dtype
+  "ec_bytes" (include "triptych.bytes" $stage.storeSize | int64)
+  "server" $server -}}
+{{- with $stage.kvSize -}}{{- $_ := set $config "kv_bytes" (include "triptych.bytes" . | int64) -}}{{- end -}}
+{{- $config | toJson -}}
+{{- end -}}
+
+{{- define "triptych.ecConfig" -}}
+{{- $ec := dict "lease_s" (float64 .Values.ec.leaseSeconds) -}}
+{{- with .Values.ec.transports -}}{{- $_ := set $ec "transports" . -}}{{- end -}}
+{{- with .Values.ec.allowedHosts -}}{{- $_ := set $ec "allowed_hosts" . -}}{{- end -}}
+{{- $ec | toJson -}}
+{{- end -}}
+
+{{- define "triptych.coordinatorConfig" -}}
+{{- dict "server" (dict
+  "max_body_bytes" (include "triptych.bytes" .Values.coordinator.maxBodySize | int64)
+  "request_timeout_s" (float64 .Values.coordinator.requestTimeoutSeconds)
+  "embedding_lease_s" (float64 .Values.ec.leaseSeconds)) | toJson -}}
+{{- end -}}
+
+{{/* Serve's config file: an application per stage, so that one is updated while the others run. */}}
+{{- define "triptych.serveConfig" -}}
+{{- $config := include "triptych.clusterConfig" . | fromJson -}}
+{{- $applications := list -}}
+{{- range (include "triptych.components" . | fromJson).components -}}
+{{- $coordinator := eq .kind "coordinator" -}}
+{{- $options := dict "num_cpus" 0 "resources" (dict (printf "triptych-%s" .name) 1) -}}
+{{- if .values.gpus -}}{{- $_ := set $options "num_gpus" (float64 .values.gpus) -}}{{- end -}}
+{{- $applications = append $applications (dict
+  "name" ($coordinator | ternary "triptych" (printf "triptych-%s" .role))
+  "route_prefix" ($coordinator | ternary "/" nil)
+  "import_path" "deploy.app:build"
+  "args" (dict "config" $config "part" .role)
+  "deployments" (list (dict "name" .role "ray_actor_options" $options))) -}}
+{{- end -}}
+{{- dict
+  "proxy_location" "EveryNode"
+  "http_options" (dict "host" "0.0.0.0" "port" (int .Values.ray.servePort))
+  "logging_config" (dict "log_level" .Values.telemetry.logLevel "encoding" "JSON")
+  "applications" $applications | toYaml -}}
+{{- end -}}
+
+{{/* Environment of every Ray pod, beyond that of every component. */}}
+{{- define "triptych.rayEnv" -}}
+- name: RAY_USAGE_STATS_ENABLED
+  value: "0"
+- name: RAY_SERVE_ENABLE_HA_PROXY
+  value: "1"
+- name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S
+  value: {{ .Values.coordinator.requestTimeoutSeconds | quote }}
+- name: RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S
+  value: "1"
+- name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S
+  value: "5"
+- name: TOKENIZERS_PARALLELISM
+  value: "false"
+{{- end -}}
+
+{{/* "true" where any component is scaled. */}}
+{{- define "triptych.rayScales" -}}
+{{- $found := "" -}}
+{{- range (include "triptych.components" . | fromJson).components -}}
+{{- if .values.autoscaling.enabled -}}{{- $found = "true" -}}{{- end -}}
+{{- end -}}
+{{- $found -}}
+{{- end -}}
+
+{{/* RayClusterSpec, shared by the RayService and what is kept under deploy/. */}}
+{{- define "triptych.rayCluster" -}}
+{{- $scales := include "triptych.rayScales" . -}}
+{{- $device := include "triptych.usesGpu" . | ternary "cuda" "cpu" -}}
+{{- $ports := list
+  (dict "name" "gcs" "containerPort" 6379)
+  (dict "name" "dashboard" "containerPort" 8265)
+  (dict "name" "client" "containerPort" 10001)
+  (dict "name" "metrics" "containerPort" 8080)
+  (dict "name" "serve" "containerPort" (int .Values.ray.servePort)) -}}
+rayVersion: {{ .Values.ray.version | quote }}
+enableInTreeAutoscaling: {{ ternary true false (ne $scales "") }}
+{{- if $scales }}
+autoscalerOptions:
+  version: v2
+  idleTimeoutSeconds: {{ .Values.ray.idleTimeoutSeconds }}
+  upscalingMode: Default
+  securityContext:
+    {{- include "triptych.containerSecurity" (dict) | nindent 4 }}
+  resources:
+    requests:
+      cpu: 500m
+      memory: 512Mi
+    limits:
+      cpu: 500m
+      memory: 512Mi
+{{- end }}
+{{- if .Values.ray.redis.enabled }}
+gcsFaultToleranceOptions:
+  redisAddress: {{ .Values.ray.redis.address | quote }}
+  externalStorageNamespace: {{ include "triptych.fullname" . }}
+  {{- with .Values.ray.redis.existingSecret }}
+  redisPassword:
+    valueFrom:
+      secretKeyRef:
+        name: {{ . }}
+        key: {{ $.Values.ray.redis.secretKey }}
+  {{- end }}
+{{- end }}
+headGroupSpec:
+  rayStartParams:
+    num-cpus: "0"
+    dashboard-host: 0.0.0.0
+  template:
+    {{- /* The operator makes the account that the autoscaler needs. */}}
+    {{- include "triptych.pod" (dict
+      "root" . "name" "head" "kind" "head" "values" .Values.ray.head "container" "ray-head"
+      "ports" $ports "env" (include "triptych.rayEnv" . | fromYamlArray)
+      "preStop" true "token" (ne $scales "") "serviceAccount" (ternary "-" "" (ne $scales ""))
+      "device" "cpu" "shmBytes" 1073741824 "model" false "weights" false) | nindent 4 }}
+workerGroupSpecs:
+  {{- range (include "triptych.components" . | fromJson).components }}
+  {{- $scaling := .values.autoscaling }}
+  - groupName: {{ .name }}
+    replicas: {{ $scaling.enabled | ternary $scaling.minReplicas .values.replicas }}
+    minReplicas: {{ $scaling.enabled | ternary $scaling.minReplicas .values.replicas }}
+    maxReplicas: {{ $scaling.enabled | ternary $scaling.maxReplicas .values.replicas }}
+    rayStartParams:
+      {{- /* One replica of the stage takes the whole pod. */}}
+      resources: {{ dict (printf "triptych-%s" .name) 1 | toJson | quote | squote }}
+      {{- if .values.gpus }}
+      num-gpus: {{ .values.gpus | quote }}
+      {{- end }}
+    template:
+      {{- $coordinator := eq .kind "coordinator" }}
+      {{- include "triptych.pod" (dict
+        "root" $ "name" .name "kind" .kind "values" .values "container" "ray-worker"
+        "ports" (list (dict "name" "metrics" "containerPort" 8080) (dict "name" "serve" "containerPort" (int $.Values.ray.servePort)))
+        "env" (include "triptych.rayEnv" $ | fromYamlArray)
+        "preStop" true "token" false "serviceAccount" (include "triptych.fullname" $)
+        "device" (.values.device | default "cpu") "gpus" (.values.gpus | default 0)
+        "rdma" (not $coordinator) "model" true "weights" (eq .kind "worker")
+        "shmBytes" ($coordinator | ternary 1073741824 (add (include "triptych.shmBytes" (dict "storeSize" (.values.storeSize | default "0"))) 805306368))) | nindent 6 }}
+  {{- end }}
+{{- end -}}
