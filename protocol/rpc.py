@@ -78,6 +78,9 @@ class EncodeItem(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: embedding rows that its placeholder expects; another count is an error.
+        handle: where the pixels are.
+        data: the pixels as the codec's bytes.
+        text: the pixels as the contract's base64, where a client sent them so.
     """
 
     mm_hash: str
@@ -85,6 +88,7 @@ class EncodeItem(msgspec.Struct, frozen=True):
     rows: int
     handle: EcItem | None = None
     data: bytes | None = None
+    text: str | None = None
 
 
 class EncodeCall(msgspec.Struct, frozen=True):
@@ -97,10 +101,14 @@ class EncodeCall(msgspec.Struct, frozen=True):
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """A descriptor per item, in the order of the call; `reused` says which were held already."""
+    """A descriptor per item, in the order of the call; `reused` says which were held already.
+
+    `foreign` is what an encoder that is not ours answered instead: mm_hash -> its entry.
+    """
 
     items: list[EcItem]
     reused: list[bool]
+    foreign: dict[str, Any] | None = None
 
 
 class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,0 +1,1 @@
+"""How a replica is spoken to: gRPC to ours, HTTP to others."""

@@ -1,0 +1,63 @@
+"""Configuration of the coordinator; every key has a default."""
+
+from __future__ import annotations
+
+import msgspec
+
+from serving.http import DEFAULT_MAX_BODY_BYTES
+
+
+class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one stage.
+
+    Attributes:
+        timeout_s: seconds that one attempt may take; for decode, between two tokens.
+        attempts: how often a request may try the stage, the first time included.
+        concurrency: calls in flight to one replica; more wait.
+        queue: callers that may wait for a replica; more are refused with 429.
+    """
+
+    timeout_s: float = 60.0
+    attempts: int = 4
+    concurrency: int = 64
+    queue: int = 1024
+
+
+class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that a coordinator can be told.
+
+    Attributes:
+        served_model_name: the name that clients use; "" takes the names that replicas report.
+        host, port: where HTTP listens; port 0 picks a free one.
+        api_keys: accepted keys; none means that no key is asked for.
+        cluster_token: presented to replicas.
+        enable_scale_out: open render, derender and generate to clients.
+        protect_metrics: ask for a key on /metrics too.
+        max_body_bytes: larger bodies are refused with 413.
+        request_timeout_s: seconds from admission to the last token.
+        stage_wait_s: seconds a request waits for a ready replica of a stage.
+        embedding_lease_s: how long an encode replica holds an item for its prefill.
+        probe_interval_s, probe_timeout_s: how often a replica is asked for a sign of life, and how
+            long it may take before its calls are given up.
+        affinity_slack: how far above the mean load an encode replica is still chosen because it
+            is an item's home, 1.0 being the mean.
+    """
+
+    served_model_name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = ()
+    cluster_token: str = ""
+    enable_scale_out: bool = False
+    protect_metrics: bool = False
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    request_timeout_s: float = 600.0
+    stage_wait_s: float = 30.0
+    embedding_lease_s: float = 30.0
+    probe_interval_s: float = 1.0
+    probe_timeout_s: float = 5.0
+    affinity_slack: float = 1.25
+    render: StageConfig = StageConfig()
+    encode: StageConfig = StageConfig()
+    prefill: StageConfig = StageConfig(timeout_s=120.0)
+    decode: StageConfig = StageConfig(timeout_s=120.0, concurrency=256)

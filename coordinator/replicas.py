@@ -1,0 +1,351 @@
+"""Who can serve a stage right now, and who gets the next call.
+
+A `Member` is one replica as this coordinator sees it: its connection, its last word on its load,
+the calls that we have in flight to it. `ReplicaPool` follows membership and status streams and
+grants members to callers in the order they came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from coordinator.clients.base import StageClient
+from coordinator.config import CoordinatorConfig, StageConfig
+from coordinator.membership.base import Membership, Snapshot
+from coordinator.routing.base import Policy
+from coordinator.routing.consistent_hash import BoundedConsistentHash
+from coordinator.routing.least_loaded import LeastLoaded
+from protocol.deadline import Deadline
+from protocol.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
+from protocol.replica import Replica, ReplicaStatus, Role
+from protocol.rpc import DESCRIBE, STATUS, Empty
+
+_log = logging.getLogger(__name__)
+
+_STATUS_STREAM_S = 3600.0
+_RECONNECT_S = (0.05, 1.0)
+
+STAGE_OF: dict[Role, str] = {
+    "render": "render",
+    "encode": "encode",
+    "prefill": "prefill",
+    "decode": "decode",
+    "prefill_decode": "prefill",
+    "all": "prefill",
+}
+"""The stage that an error names when no replica of the role can take a call."""
+
+FOREIGN = "foreign"
+"""The cohort of servers that are not ours: they have no fingerprint."""
+
+
+class Member:
+    """One replica as this coordinator sees it."""
+
+    def __init__(self, replica: Replica, client: StageClient) -> None:
+        self.replica = replica
+        self.client = client
+        self.status: ReplicaStatus | None = None
+        self.in_flight = 0
+        self.listed = True
+
+    @property
+    def id(self) -> str:
+        return self.replica.id
+
+    @property
+    def role(self) -> Role:
+        return self.replica.role
+
+    @property
+    def native(self) -> bool:
+        return self.replica.engine == "native"
+
+    @property
+    def cohort(self) -> str:
+        """Digest of the fingerprint, or FOREIGN."""
+        fingerprint = self.replica.fingerprint
+        return FOREIGN if fingerprint is None or not self.native else fingerprint.digest
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes new work."""
+        status = self.status
+        return self.listed and status is not None and status.ready and not status.draining
+
+    @property
+    def load(self) -> float:
+        """Calls it works on: what it says, or what we have in flight where that is more."""
+        status = self.status
+        reported = status.running + status.waiting if status is not None else 0
+        return max(self.in_flight, reported)
+
+    def joins(self, cohort: str | None) -> bool:
+        """Whether it may serve a request of the cohort; render and encode mix with foreign ones."""
+        if cohort is None or self.role == "render" or self.cohort == cohort:
+            return True
+        return self.role == "encode" and FOREIGN in (cohort, self.cohort)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    granted: asyncio.Future[Member]
+    suits: Callable[[Member], bool]
+    avoid: Collection[str]
+    key: str | None
+
+
+class ReplicaPool:
+    """Follows the replicas and hands them out.
+
+    Args:
+        config: limits per stage.
+        connect: makes the connection to a replica.
+    """
+
+    def __init__(
+        self, config: CoordinatorConfig, connect: Callable[[Replica], StageClient]
+    ) -> None:
+        self._config = config
+        self._connect = connect
+        self._members: dict[str, Member] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._waiters: defaultdict[Role, deque[_Waiter]] = defaultdict(deque)
+        self._changed = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+        self._stopping = False
+        least_loaded = LeastLoaded()
+        self._policies: defaultdict[Role, Policy] = defaultdict(lambda: least_loaded)
+        self._policies["encode"] = BoundedConsistentHash(config.affinity_slack)
+
+    def start(self, membership: Membership) -> None:
+        """Begin to follow; replicas become ready as they answer."""
+        self._follower = asyncio.create_task(self._follow(membership))
+
+    async def stop(self) -> None:
+        """Forget everybody and close the connections, calls in flight included."""
+        self._stopping = True
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+        self.apply(())
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    def members(self, role: Role | None = None) -> list[Member]:
+        """Everybody listed, ready or not."""
+        return [m for m in self._members.values() if role is None or m.role == role]
+
+    def member(self, replica_id: str) -> Member | None:
+        """The listed member of that id."""
+        return self._members.get(replica_id)
+
+    def stage(self, role: Role) -> StageConfig:
+        """The limits that calls to a role are under."""
+        match role:
+            case "render":
+                return self._config.render
+            case "encode":
+                return self._config.encode
+            case "prefill":
+                return self._config.prefill
+            case _:
+                return self._config.decode
+
+    async def changed(self, deadline: Deadline) -> None:
+        """Wait for any change of readiness.
+
+        Raises:
+            DeadlineExceeded: none came.
+        """
+        try:
+            async with asyncio.timeout(deadline.remaining()):
+                await self._changed.wait()
+        except TimeoutError:
+            raise DeadlineExceeded("no change") from None
+
+    @contextlib.asynccontextmanager
+    async def lease(
+        self,
+        role: Role,
+        deadline: Deadline,
+        *,
+        suits: Callable[[Member], bool] = lambda _member: True,
+        avoid: Collection[str] = (),
+        key: str | None = None,
+    ) -> AsyncIterator[Member]:
+        """A ready replica of the role for one call, chosen by the role's policy.
+
+        Args:
+            role: what it must do.
+            deadline: of the request.
+            suits: narrows the choice (the cohort, whether it can encode pixels).
+            avoid: ids that failed this request; taken only where nobody else is ready.
+            key: content for affinity.
+
+        Raises:
+            Unavailable: nobody became ready within `stage_wait_s`.
+            Overloaded: the stage's queue is full, or all replicas stayed busy.
+        """
+        member = await self._take(role, deadline, suits, avoid, key)
+        try:
+            yield member
+        finally:
+            self._give_back(member)
+
+    def apply(self, snapshot: Snapshot) -> None:
+        """Take a new list of replicas."""
+        listed = {replica.id: replica for replica in snapshot}
+        for replica_id in self._members.keys() - listed.keys():
+            member = self._members.pop(replica_id)
+            member.listed = False
+            task = asyncio.create_task(self._leave(member, self._watchers.pop(replica_id)))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+        for replica_id in listed.keys() - self._members.keys():
+            replica = listed[replica_id]
+            member = self._members[replica_id] = Member(replica, self._connect(replica))
+            self._watchers[replica_id] = asyncio.create_task(self._watch(member))
+        self._notify(None)
+
+    # --- granting ---------------------------------------------------------------------------
+
+    async def _take(
+        self,
+        role: Role,
+        deadline: Deadline,
+        suits: Callable[[Member], bool],
+        avoid: Collection[str],
+        key: str | None,
+    ) -> Member:
+        queue = self._waiters[role]
+        if len(queue) >= self.stage(role).queue:
+            raise Overloaded(
+                f"too many requests wait for {role}", stage=STAGE_OF[role], retry_after=1.0
+            )
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), suits, avoid, key)
+        queue.append(waiter)
+        self._grant(role)
+        try:
+            async with asyncio.timeout(deadline.within(self._config.stage_wait_s).remaining()):
+                return await asyncio.shield(waiter.granted)
+        except TimeoutError:
+            if waiter.granted.done():
+                return waiter.granted.result()
+            raise self._nobody(role, suits) from None
+        except asyncio.CancelledError:
+            if waiter.granted.done():
+                self._give_back(waiter.granted.result())
+            raise
+        finally:
+            if not waiter.granted.done():
+                queue.remove(waiter)
+                waiter.granted.cancel()
+
+    def _nobody(self, role: Role, suits: Callable[[Member], bool]) -> TriptychError:
+        stage = STAGE_OF[role]
+        if any(m.ready and suits(m) for m in self.members(role)):
+            return Overloaded(f"every {role} replica stayed busy", stage=stage, retry_after=2.0)
+        return Unavailable(f"no {role} replica is ready", stage=stage, retry_after=2.0)
+
+    def _grant(self, role: Role) -> None:
+        """Serve the role's waiters in their order, as far as there is room."""
+        queue = self._waiters[role]
+        if not queue:
+            return
+        limit = self.stage(role).concurrency
+        free = [m for m in self._members.values() if m.role == role and m.ready]
+        free = [m for m in free if m.in_flight < limit]
+        for waiter in list(queue):
+            if not free:
+                return
+            suiting = [m for m in free if waiter.suits(m)]
+            if not suiting:
+                continue
+            fresh = [m for m in suiting if m.id not in waiter.avoid] or suiting
+            member = self._policies[role].pick(fresh, waiter.key)
+            member.in_flight += 1
+            if member.in_flight >= limit:
+                free.remove(member)
+            queue.remove(waiter)
+            waiter.granted.set_result(member)
+
+    def _give_back(self, member: Member) -> None:
+        member.in_flight -= 1
+        self._grant(member.role)
+        if not member.listed:
+            self._notify(member.role)
+
+    # --- following --------------------------------------------------------------------------
+
+    async def _follow(self, membership: Membership) -> None:
+        while True:
+            try:
+                async for snapshot in membership.snapshots():
+                    self.apply(snapshot)
+            except TriptychError as error:
+                _log.warning("membership failed, trying again: %s", error)
+            await asyncio.sleep(_RECONNECT_S[1])
+
+    async def _watch(self, member: Member) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_status(member))
+            tasks.create_task(self._probe(member))
+
+    async def _watch_status(self, member: Member) -> None:
+        pause, longest = _RECONNECT_S
+        while True:
+            try:
+                stream = member.client.stream(STATUS, Empty(), Deadline.after(_STATUS_STREAM_S))
+                async for status in stream:
+                    pause = _RECONNECT_S[0]
+                    self._heard(member, status)
+            except TriptychError as error:
+                _log.debug("status of %s: %s", member.id, error)
+            self._heard(member, None)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _probe(self, member: Member) -> None:
+        """Give up the calls to a replica that is connected but does not answer (it hangs)."""
+        if not member.native:
+            return
+        while True:
+            await asyncio.sleep(self._config.probe_interval_s)
+            if member.status is None:
+                continue
+            try:
+                deadline = Deadline.after(self._config.probe_timeout_s)
+                await member.client.call(DESCRIBE, Empty(), deadline)
+            except TriptychError as error:
+                _log.warning("%s gives no sign of life: %s", member.id, error)
+                self._heard(member, None)
+                await member.client.reset()
+
+    def _heard(self, member: Member, status: ReplicaStatus | None) -> None:
+        was_ready = member.ready
+        member.status = status
+        if member.ready != was_ready:
+            self._notify(member.role)
+
+    async def _leave(self, member: Member, watcher: asyncio.Task[None]) -> None:
+        """Close the connection of a replica that left, once our calls to it have ended."""
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+        with contextlib.suppress(DeadlineExceeded):
+            deadline = Deadline.after(self._config.request_timeout_s)
+            while member.in_flight and not self._stopping:
+                await self.changed(deadline)
+        await member.client.close()
+
+    def _notify(self, role: Role | None) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        roles: Iterable[Role] = list(self._waiters) if role is None else (role,)
+        for waiting in roles:
+            self._grant(waiting)

@@ -1,0 +1,1 @@
+"""Which of the ready replicas gets the next call."""

@@ -1,0 +1,146 @@
+"""A client's body becomes prompts: token ids, features and sampling parameters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from coordinator.concurrency import Janitor
+from coordinator.replicas import Member, ReplicaPool
+from coordinator.retry import Retries
+from coordinator.state import Admitted, RenderedPrompt
+from protocol.deadline import Deadline
+from protocol.errors import InternalError, TransferError
+from protocol.generate import GenerateRequest
+from protocol.replica import ENCODES
+from protocol.rpc import RENDER, RENDER_RELEASE, ReleaseCall, RenderCall
+
+_RELEASE_S = 5.0
+_TRANSFER_PARAMS = frozenset({"ec_transfer_params", "kv_transfer_params"})
+
+
+class Rendering:
+    """The prompts of one body, rendered again where their pixels are gone.
+
+    Attributes:
+        versions: the prompts as first rendered, and after each `again`.
+    """
+
+    def __init__(self, stage: RenderStage | None, prompts: list[RenderedPrompt]) -> None:
+        self.versions = [prompts]
+        self._stage = stage
+        self._lock = asyncio.Lock()
+
+    @property
+    def prompts(self) -> list[RenderedPrompt]:
+        """The latest version."""
+        return self.versions[-1]
+
+    async def again(self, gone: RenderedPrompt) -> RenderedPrompt:
+        """The prompt with fresh pixels; prompts of one body share one new rendering.
+
+        Raises:
+            TransferError: the client rendered it, so that it cannot be rendered again.
+        """
+        async with self._lock:
+            latest = self.prompts[gone.number]
+            if latest is not gone:
+                return latest
+            if self._stage is None:
+                hashes = tuple(item.mm_hash for item in gone.media)
+                raise TransferError("the pixels are gone", "missing", hashes, None, "render")
+            self.versions.append(await self._stage.run(gone.admitted))
+            return self.prompts[gone.number]
+
+
+class RenderStage:
+    """Admitted -> RenderedPrompt, one per prompt of the body."""
+
+    def __init__(self, pool: ReplicaPool, janitor: Janitor, retries: Retries) -> None:
+        self._pool = pool
+        self._janitor = janitor
+        self._retries = retries
+
+    @contextlib.asynccontextmanager
+    async def rendered(self, admitted: Admitted) -> AsyncIterator[Rendering]:
+        """The prompts of a body; leaving the context releases their pixels.
+
+        Raises:
+            TriptychError: the body is at fault, or nobody could render it.
+        """
+        rendering = Rendering(self, await self.run(admitted))
+        try:
+            yield rendering
+        finally:
+            for prompts in rendering.versions:
+                self.release(prompts)
+
+    async def run(self, admitted: Admitted) -> list[RenderedPrompt]:
+        """Render, elsewhere if a replica fails."""
+        if admitted.endpoint is None or admitted.body is None:
+            raise InternalError("there is no body to render", stage="render")
+        deadline = admitted.deadline
+        call = RenderCall(
+            admitted.endpoint,
+            admitted.body,
+            admitted.request_id,
+            publish=self._takes_handles(),
+            lease_s=deadline.remaining("render"),
+        )
+        config = self._pool.stage("render")
+        for attempt in self._retries.attempts("render", config.attempts, deadline):
+            async with (
+                attempt,
+                self._pool.lease("render", deadline, avoid=attempt.failed) as member,
+            ):
+                attempt.at(member)
+                limit = deadline.within(config.timeout_s)
+                reply = await member.client.call(RENDER, call, limit)
+                return [
+                    RenderedPrompt(admitted, number, _checked(request, admitted), member)
+                    for number, request in enumerate(reply.requests)
+                ]
+        raise AssertionError
+
+    def release(self, prompts: list[RenderedPrompt]) -> None:
+        """Let render's store forget the pixels; unknown keys are ignored there."""
+        keys: dict[Member, list[str]] = {}
+        for prompt in prompts:
+            if prompt.origin is not None and prompt.pixel_keys:
+                keys.setdefault(prompt.origin, []).extend(prompt.pixel_keys)
+        for member, held in keys.items():
+            call = member.client.call(RENDER_RELEASE, ReleaseCall(held), Deadline.after(_RELEASE_S))
+            self._janitor.finish(call)
+
+    def _takes_handles(self) -> bool:
+        """Foreign encoders cannot fetch from render's store: they are sent pixels inline."""
+        encoders = [m for m in self._pool.members() if m.role in ENCODES]
+        return all(member.native for member in encoders)
+
+
+def _checked(request: GenerateRequest, admitted: Admitted) -> GenerateRequest:
+    """The request as workers get it.
+
+    Nothing remains of what the client said about transfers. Stop strings are left out: the
+    derenderer matches them, so that workers need no tokenizer. A sampled request gets a seed, so
+    that it can go on elsewhere as it would have gone on here.
+    """
+    params = request.sampling_params
+    extra = {k: v for k, v in (params.extra_args or {}).items() if k not in _TRANSFER_PARAMS}
+    seed = params.seed
+    if params.effective_seed is None and not params.greedy:
+        seed = secrets.randbits(31)
+    return msgspec.structs.replace(
+        request,
+        request_id=request.request_id or admitted.request_id,
+        sampling_params=msgspec.structs.replace(
+            params, extra_args=extra or None, stop=None, seed=seed
+        ),
+        ec_transfer_params=None,
+        kv_transfer_params=None,
+        stream=True,
+    )

@@ -1,0 +1,99 @@
+"""One frozen record per finished stage: what a request has become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.replicas import Member
+from coordinator.topology import Plan
+from protocol.deadline import Deadline
+from protocol.features import ItemRef
+from protocol.generate import GenerateRequest, Usage
+from protocol.rpc import RenderEndpoint, TokenDelta
+from protocol.transfer import EcItem
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A body that was let in.
+
+    Attributes:
+        request_id: ours, or the client's.
+        deadline: of the whole request.
+        endpoint, body: what render is asked, kept until the end so that it can be asked again;
+            None where the client rendered itself.
+    """
+
+    request_id: str
+    deadline: Deadline
+    endpoint: RenderEndpoint | None = None
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """One prompt ready to be encoded.
+
+    Attributes:
+        admitted: where it came from.
+        number: which prompt of the body.
+        request: tokens, features with handles or inline kwargs, sampling.
+        origin: the render replica whose store holds the pixels; None for inline ones.
+    """
+
+    admitted: Admitted
+    number: int
+    request: GenerateRequest
+    origin: Member | None = None
+
+    @property
+    def deadline(self) -> Deadline:
+        return self.admitted.deadline
+
+    @property
+    def media(self) -> list[ItemRef]:
+        """The items, in prompt order, repeated ones included."""
+        return self.request.features.items() if self.request.features is not None else []
+
+    @property
+    def pixel_keys(self) -> list[str]:
+        """Keys in render's store."""
+        return [item.handle.key for item in self.media if item.handle is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Where each distinct item's embedding is.
+
+    Attributes:
+        items: mm_hash -> descriptor of ours.
+        foreign: mm_hash -> entry of a foreign connector.
+        holders: mm_hash -> the encode replica that answered.
+    """
+
+    items: dict[str, EcItem] = field(default_factory=dict)
+    foreign: dict[str, Any] = field(default_factory=dict)
+    holders: dict[str, Member] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """A prompt whose KV blocks are there.
+
+    Attributes:
+        plan: the cohort that decode must be of.
+        request: what decode is sent, `kv_transfer_params` included.
+        deltas: the first token of each choice.
+        holder: the replica that holds the blocks.
+        kv_key: of the blocks, to release them; "" for a foreign connector's.
+        finished: every choice ended with its first token; there is nothing to decode.
+    """
+
+    plan: Plan
+    request: GenerateRequest
+    deltas: list[TokenDelta]
+    holder: Member
+    kv_key: str
+    finished: bool
+    usage: Usage
