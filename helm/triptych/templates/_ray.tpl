@@ -1,10 +1,17 @@
 {{/* Mode ray: the cluster's configuration, the Serve config made of it, and Ray's pods. */}}
 
-{{/* deploy.config.ClusterConfig, as JSON. Secrets come from the environment. */}}
+{{/*
+deploy.config.ClusterConfig of one application, as JSON: (dict "root" $ "role" "encode"). It holds
+the section of that stage and, of the others, only what all must agree on: a change of one stage
+then redeploys no other. Secrets come from the environment.
+*/}}
 {{- define "triptych.clusterConfig" -}}
-{{- $v := .Values -}}
+{{- $root := .root -}}
+{{- $role := .role -}}
+{{- $v := .root.Values -}}
 {{- $config := dict
   "model" $v.model
+  "served_model_name" (default $v.model $v.servedModelName)
   "topology" $v.topology
   "cluster_host" "auto"
   "enable_scale_out" $v.enableScaleOut
@@ -12,14 +19,20 @@
   "drain_s" (float64 $v.drain.streamSeconds)
   "log_level" $v.telemetry.logLevel -}}
 {{- with $v.modelRevision -}}{{- $_ := set $config "revision" . -}}{{- end -}}
-{{- $_ := set $config "served_model_name" (default $v.model $v.servedModelName) -}}
 {{- if $v.maxModelLen -}}{{- $_ := set $config "max_model_len" (int $v.maxModelLen) -}}{{- end -}}
-{{- $_ := set $config "render" (include "triptych.rayStage" $v.render | fromJson | merge (include "triptych.renderConfig" . | fromJson)) -}}
-{{- range (include "triptych.stages" . | fromJson).stages -}}
-{{- $stage := get $v.stages .key -}}
-{{- $_ := set $config .role (include "triptych.rayStage" $stage | fromJson | merge (include "triptych.workerConfig" (dict "root" $ "stage" $stage) | fromJson)) -}}
+{{- if eq $role "render" -}}
+{{- $_ := set $config "render" (include "triptych.rayStage" $v.render | fromJson | merge (include "triptych.renderConfig" $root | fromJson)) -}}
+{{- else if eq $role "coordinator" -}}
+{{- $_ := set $config "coordinator" (include "triptych.rayStage" $v.coordinator | fromJson | merge (include "triptych.coordinatorConfig" $root | fromJson)) -}}
 {{- end -}}
-{{- $_ := set $config "coordinator" (include "triptych.rayStage" $v.coordinator | fromJson | merge (include "triptych.coordinatorConfig" . | fromJson)) -}}
+{{- range (include "triptych.stages" $root | fromJson).stages -}}
+{{- $stage := get $v.stages .key -}}
+{{- if eq .role $role -}}
+{{- $_ := set $config .role (include "triptych.rayStage" $stage | fromJson | merge (include "triptych.workerConfig" (dict "root" $root "stage" $stage) | fromJson)) -}}
+{{- else -}}
+{{- $_ := set $config .role (dict "dtype" $stage.dtype "server" (dict "block_size" (int $v.blockSize))) -}}
+{{- end -}}
+{{- end -}}
 {{- $config | toJson -}}
 {{- end -}}
 
@@ -73,7 +86,6 @@
 
 {{/* Serve's config file: an application per stage, so that one is updated while the others run. */}}
 {{- define "triptych.serveConfig" -}}
-{{- $config := include "triptych.clusterConfig" . | fromJson -}}
 {{- $applications := list -}}
 {{- range (include "triptych.components" . | fromJson).components -}}
 {{- $coordinator := eq .kind "coordinator" -}}
@@ -83,7 +95,7 @@
   "name" ($coordinator | ternary "triptych" (printf "triptych-%s" .role))
   "route_prefix" ($coordinator | ternary "/" nil)
   "import_path" "deploy.app:build"
-  "args" (dict "config" $config "part" .role)
+  "args" (dict "config" (include "triptych.clusterConfig" (dict "root" $ "role" .role) | fromJson) "part" .role)
   "deployments" (list (dict "name" .role "ray_actor_options" $options))) -}}
 {{- end -}}
 {{- dict
@@ -121,7 +133,6 @@
 {{/* RayClusterSpec, shared by the RayService and what is kept under deploy/. */}}
 {{- define "triptych.rayCluster" -}}
 {{- $scales := include "triptych.rayScales" . -}}
-{{- $device := include "triptych.usesGpu" . | ternary "cuda" "cpu" -}}
 {{- $ports := list
   (dict "name" "gcs" "containerPort" 6379)
   (dict "name" "dashboard" "containerPort" 8265)
