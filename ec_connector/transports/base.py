@@ -1,0 +1,153 @@
+"""What a transport is: how bytes get from a region of the producer into buffers of the consumer.
+
+The exchange grants leases and says where the bytes are; a transport only moves them. A plug-in
+is a `Transport` in the entry-point group `triptych.transports`. It runs on the connector's event
+loop and may not block it.
+
+    Transport    one per process: registers memory, serves peers, links to peers
+    Link         one per peer that this process reads from
+    Channel      one per read: open, receive (or view), close
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ec_connector.config import EcConfig
+from ec_connector.handshake import Secret
+from ec_connector.messages import Granted
+from ec_connector.regions import Region
+from protocol.deadline import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a transport gets from the process that it works for.
+
+    Attributes:
+        config: the connector's settings.
+        secret: proves and checks the cluster token on connections of the transport's own.
+        epoch: this process's.
+        fingerprint: of what this process serves.
+        executor: threads for moving bytes.
+    """
+
+    config: EcConfig
+    secret: Secret
+    epoch: str
+    fingerprint: str
+    executor: Executor
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """The producer that a link reads from."""
+
+    host: str
+    port: int
+    epoch: str
+    fingerprint: str
+
+
+class Channel(ABC):
+    """The way of one read. Always closed, whatever happened."""
+
+    route: bytes = b""
+    """Where the producer shall send to; travels in the read request."""
+
+    @abstractmethod
+    async def receive(
+        self, granted: Granted, into: Sequence[memoryview], deadline: Deadline
+    ) -> None:
+        """Have the granted bytes in writable buffers of the same total size.
+
+        When it returns or raises, also by cancellation, nothing writes to the buffers any more.
+
+        Raises:
+            TransferError: `transport_failed`.
+        """
+
+    def view(self, granted: Granted) -> memoryview | None:
+        """The granted bytes where they are, read-only; None where they must be received."""
+        return None
+
+    @abstractmethod
+    async def close(self, *, clean: bool) -> None:
+        """Give the channel back; not `clean` after a read that did not end as it should."""
+
+
+class Link(ABC):
+    """A way to one peer."""
+
+    @abstractmethod
+    async def open(self, nbytes: int, deadline: Deadline) -> Channel:
+        """A channel for one read of about `nbytes`.
+
+        Raises:
+            TransferError: `transport_failed`.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Drop everything that belongs to the peer."""
+
+
+class Transport(ABC):
+    """One way of moving bytes, as offered by this process to its peers and used towards them."""
+
+    name: ClassVar[str]
+    """As in configuration, descriptors and metrics."""
+
+    rank: ClassVar[int]
+    """Lower is tried first."""
+
+    pushes: ClassVar[bool] = False
+    """Whether the producer sends (`push`); otherwise the consumer reads by itself."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Get ready to serve and to link.
+
+        Raises:
+            TransferError: `transport_failed`: it cannot work on this machine, and why.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Close everything; afterwards no memory of a region is touched."""
+
+    def add_region(self, region: Region) -> bool:
+        """Take a region in; False where this transport cannot read from such memory."""
+        return True
+
+    @abstractmethod
+    def capability(self) -> bytes:
+        """What a peer's link needs to know; told when it connects and when a region is added."""
+
+    async def push(self, route: bytes, spans: Sequence[memoryview], lease: bytes) -> None:
+        """Send the bytes of a granted read where its route says.
+
+        When it returns or raises nothing reads the spans any more.
+
+        Raises:
+            TransferError: `transport_failed`.
+        """
+        raise NotImplementedError(f"{self.name} does not push")
+
+    def lapse(self, lease: bytes) -> None:  # noqa: B027 (a transport that pulls has nothing to stop)
+        """A lease ended while a push may be under way: stop it."""
+
+    @abstractmethod
+    async def link(self, peer: PeerInfo, capability: bytes, deadline: Deadline) -> Link:
+        """Get in touch with a peer that has this transport.
+
+        Raises:
+            TransferError: `transport_failed`: it does not reach that peer, and why.
+        """
