@@ -31,7 +31,7 @@ from serving.rpc_server import MAX_ERROR_BYTES, MAX_MESSAGE_BYTES
 Req = TypeVar("Req")
 Rep = TypeVar("Rep")
 
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", MAX_ERROR_BYTES),
@@ -55,7 +55,7 @@ class RpcChannel:
 
     def __init__(self, address: str, token: str) -> None:
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
         self._encode = msgspec.msgpack.Encoder().encode
 

@@ -1,0 +1,1 @@
+"""Tests of real processes: what a client sees of a whole cluster."""
