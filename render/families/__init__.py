@@ -1,0 +1,39 @@
+"""One small file per model family; `TABLE` says which model types have one.
+
+To add a family: copy `qwen_vl.py`, list it here, add a test with a tiny checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from protocol.errors import InvalidRequest
+from render.families.base import Checkpoint, Family
+
+TABLE: dict[str, str] = {
+    "qwen2_vl": "render.families.qwen_vl:QwenVl",
+    "qwen2_5_vl": "render.families.qwen_vl:QwenVl",
+    "qwen3_vl": "render.families.qwen_vl:QwenVl",
+    "qwen3_vl_moe": "render.families.qwen_vl:QwenVl",
+    "qwen3_5": "render.families.qwen_vl:QwenVl",
+    "qwen3_5_moe": "render.families.qwen_vl:QwenVl",
+}
+"""model_type -> `module:class`, imported on use."""
+
+
+def create(checkpoint: Checkpoint) -> Family:
+    """The family of a checkpoint.
+
+    Raises:
+        InvalidRequest: its model type is not supported; the message lists those that are.
+    """
+    entry = TABLE.get(checkpoint.model_type)
+    if entry is None:
+        raise InvalidRequest(
+            f"model type {checkpoint.model_type!r} is not supported; supported are "
+            + ", ".join(sorted(TABLE)),
+            "model",
+        )
+    module, _, name = entry.partition(":")
+    family: Family = getattr(importlib.import_module(module), name)(checkpoint)
+    return family

@@ -1,0 +1,99 @@
+"""What render must know of a model family: its placeholders, and how a medium becomes tensors.
+
+A family is built twice: in the server, where it names placeholders, and in each process of the
+media pool, where `load` prepares its processor and `image` and `video` run it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from protocol.items import Field
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Run(NamedTuple):
+    """`repeat` equal tokens of an expanded placeholder, and whether they take embedding rows."""
+
+    token_id: int
+    repeat: int
+    embeds: bool = True
+
+
+class Processed(NamedTuple):
+    """One item, ready to be encoded.
+
+    Attributes:
+        fields: processor outputs, as the contract has them.
+        runs: the tokens that the placeholder in the prompt is replaced by.
+    """
+
+    fields: dict[str, Field]
+    runs: tuple[Run, ...]
+
+
+class Placeholder(NamedTuple):
+    """How a modality stands in a prompt.
+
+    Attributes:
+        token_id: the token in the templated prompt that is replaced by an item's tokens.
+        text: what to insert where a chat template knows only strings.
+    """
+
+    token_id: int
+    text: str
+
+
+class Checkpoint(NamedTuple):
+    """What a family may look at.
+
+    Attributes:
+        path: the checkpoint's directory.
+        config: config.json.
+        token_id: id of a token by its text; raises KeyError.
+        token_text: text of a token by its id; raises KeyError.
+    """
+
+    path: str
+    config: Mapping[str, Any]
+    token_id: Callable[[str], int]
+    token_text: Callable[[int], str]
+
+    @property
+    def model_type(self) -> str:
+        return str(self.config.get("model_type", ""))
+
+
+class Family(ABC):
+    """Model knowledge of one family. Methods are called from one thread of one process."""
+
+    model_types: ClassVar[tuple[str, ...]] = ()
+    """`model_type` values of config.json that this family serves."""
+
+    placeholders: Mapping[str, Placeholder] = {}
+    """Modality -> placeholder; a modality that is not here is refused."""
+
+    metadata: ClassVar[frozenset[str]] = frozenset()
+    """Fields that prefill needs besides those kept on the CPU."""
+
+    mm_kwargs: ClassVar[frozenset[str]] = frozenset()
+    """`mm_processor_kwargs` that a trusted request may set."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @abstractmethod
+    def load(self) -> None:
+        """Prepare the processors; called once in each process of the pool."""
+
+    def image(self, image: Image, kwargs: Mapping[str, Any]) -> Processed:
+        """Process one RGB image.
+
+        Raises:
+            ValueError: the image or the arguments cannot be honoured.
+        """
+        raise ValueError("this model takes no images")

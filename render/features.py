@@ -1,0 +1,109 @@
+"""Items to `features`: inline for clients, by handle for our own coordinator."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import pybase64
+
+from ec_connector.connector import EcConnector
+from protocol.deadline import Deadline
+from protocol.features import MultiModalFeatures, PlaceholderRange
+from protocol.transfer import EcItem
+from render.media import MediaItem
+
+
+class TensorSink(ABC):
+    """Where the tensors of a request's items go."""
+
+    @abstractmethod
+    async def add(
+        self,
+        items: Sequence[MediaItem],
+        features: MultiModalFeatures,
+        *,
+        salt: str,
+        deadline: Deadline,
+    ) -> MultiModalFeatures:
+        """The features with the tensors of `items`, which are in the features' order."""
+
+
+class Inline(TensorSink):
+    """Base64 in `kwargs_data`."""
+
+    async def add(
+        self,
+        items: Sequence[MediaItem],
+        features: MultiModalFeatures,
+        *,
+        salt: str,
+        deadline: Deadline,
+    ) -> MultiModalFeatures:
+        texts: dict[str, str] = {}
+        column: dict[str, list[str | None]] = {m: [] for m in features.mm_hashes}
+        for item in items:
+            if item.head.mm_hash not in texts:
+                body = await item.body(deadline)
+                texts[item.head.mm_hash] = pybase64.b64encode(body).decode("ascii")
+            column[item.modality].append(texts[item.head.mm_hash])
+        return MultiModalFeatures(
+            features.mm_hashes, features.mm_placeholders, column, features.mm_metadata
+        )
+
+
+class Published(TensorSink):
+    """Descriptors of entries in render's own store, in `kwargs_handles`."""
+
+    def __init__(self, ec: EcConnector, lease_s: float) -> None:
+        self._ec = ec
+        self._lease_s = lease_s
+
+    async def add(
+        self,
+        items: Sequence[MediaItem],
+        features: MultiModalFeatures,
+        *,
+        salt: str,
+        deadline: Deadline,
+    ) -> MultiModalFeatures:
+        handles: dict[str, EcItem] = {}
+        column: dict[str, list[EcItem | None]] = {m: [] for m in features.mm_hashes}
+        try:
+            for item in items:
+                name = item.head.mm_hash
+                if name not in handles:
+                    handles[name] = await self._publish(item, salt, deadline)
+                column[item.modality].append(handles[name])
+        except BaseException:
+            self._ec.retire([handle.key for handle in handles.values()])
+            raise
+        return MultiModalFeatures(
+            features.mm_hashes, features.mm_placeholders, None, features.mm_metadata, column
+        )
+
+    async def _publish(self, item: MediaItem, salt: str, deadline: Deadline) -> EcItem:
+        name = item.head.mm_hash
+        held = self._ec.held(name, salt, self._lease_s)
+        if held is not None:
+            return held
+        body = await item.body(deadline)
+        return await self._ec.publish(
+            name, body, shape=(len(body),), dtype="uint8", salt=salt, lease_s=self._lease_s
+        )
+
+
+def without_tensors(
+    items: Sequence[MediaItem], ranges: dict[str, list[PlaceholderRange]], *, metadata: bool
+) -> MultiModalFeatures:
+    """Hashes, placeholders and, if asked for, the metadata of items."""
+    hashes: dict[str, list[str]] = {modality: [] for modality in ranges}
+    column: dict[str, list[str | None]] = {modality: [] for modality in ranges}
+    for item in items:
+        hashes[item.modality].append(item.head.mm_hash)
+        raw = item.head.metadata
+        column[item.modality].append(
+            None if raw is None else pybase64.b64encode(raw).decode("ascii")
+        )
+    some = any(text is not None for texts in column.values() for text in texts)
+    return MultiModalFeatures(hashes, ranges, None, column if some and metadata else None)

@@ -1,0 +1,128 @@
+"""What runs in a process of the media pool: decode, process, hash, encode.
+
+The item's bytes go back through a shared memory segment that the parent removes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from protocol.errors import InternalError, InvalidRequest, TriptychError
+from protocol.items import encode, metadata_of
+from render.families.base import Family, Run
+
+
+class MediaJob(NamedTuple):
+    """One medium to process.
+
+    Attributes:
+        data: its bytes as uploaded.
+        kwargs: `mm_processor_kwargs` of the request, or None.
+        model_id: the model as it was named to the server.
+        max_pixels: largest image.
+        max_frames: most frames of a video.
+    """
+
+    modality: str
+    data: bytes
+    kwargs: dict[str, Any] | None
+    model_id: str
+    max_pixels: int
+    max_frames: int
+
+
+class MediaResult(NamedTuple):
+    """A processed medium.
+
+    Attributes:
+        mm_hash: its content hash.
+        segment: name of the shared memory that holds the encoded item.
+        nbytes: of the encoded item.
+        metadata: the encoded metadata item, None where there is none.
+        runs: the tokens that its placeholder is replaced by.
+    """
+
+    mm_hash: str
+    segment: str
+    nbytes: int
+    metadata: bytes | None
+    runs: tuple[Run, ...]
+
+
+_family: Family | None = None
+_failure: str = ""
+
+
+def initialise(path: str) -> None:
+    """Load the family's processors, once per process."""
+    global _family, _failure  # noqa: PLW0603 - one process, one family
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        import torch
+
+        from render.checkpoint import open_checkpoint
+        from render.families import create
+
+        torch.set_num_threads(1)
+        family = create(open_checkpoint(Path(path)))
+        family.load()
+    except Exception as error:  # noqa: BLE001 - told to the parent by `ready`
+        _failure = f"{type(error).__name__}: {error}"
+        return
+    _family = family
+
+
+def ready() -> str:
+    """What failed while the processors were loaded, empty where nothing did."""
+    return _failure
+
+
+def process(job: MediaJob) -> MediaResult:
+    """Decode, process, hash and encode one medium.
+
+    Raises:
+        InvalidRequest: the medium, or the arguments, cannot be honoured.
+    """
+    if _family is None:
+        raise InternalError(f"the media process did not start: {_failure}")
+    try:
+        if job.modality != "image":
+            raise InvalidRequest(f"{job.modality} input is not supported")
+        return _image(_family, job)
+    except TriptychError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        # A processor's own checks: aspect ratio, sizes, unknown arguments.
+        raise InvalidRequest(f"the {job.modality} cannot be processed: {error}") from None
+
+
+def _image(family: Family, job: MediaJob) -> MediaResult:
+    from render.hashing import image_hash
+    from render.image import decode
+
+    image, converted = decode(job.data, job.max_pixels)
+    mm_hash = image_hash(
+        job.data, converted=converted, model_id=job.model_id, mm_processor_kwargs=job.kwargs
+    )
+    processed = family.image(image, job.kwargs or {})
+    return _result(family, mm_hash, processed.fields, processed.runs)
+
+
+def _result(
+    family: Family, mm_hash: str, fields: dict[str, Any], runs: tuple[Run, ...]
+) -> MediaResult:
+    metadata = metadata_of(fields, family.metadata)
+    item = encode(fields)
+    segment = SharedMemory(create=True, size=len(item))
+    try:
+        memoryview(segment.buf or b"")[: len(item)] = item
+        return MediaResult(
+            mm_hash, segment.name, len(item), encode(metadata) if metadata else None, runs
+        )
+    finally:
+        segment.close()

@@ -1,0 +1,216 @@
+"""A chat's messages, checked: what the template sees, and the media in the order they appear.
+
+Content parts are those of the contract (wire-protocol §9.2). A part that the model cannot take is
+an error naming it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from protocol.errors import InvalidRequest
+from render.families.base import Placeholder
+from render.literals import Literals
+
+ContentFormat = Literal["openai", "string"]
+
+_TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+_MEDIA_PARTS = {
+    "image_url": "image",
+    "input_image": "image",
+    "video_url": "video",
+    "audio_url": "audio",
+    "input_audio": "audio",
+}
+_EMBEDS = frozenset({"image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"})
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_GUARDED_ROLES = frozenset({"user", "tool", "function"})
+"""Roles whose text may hold no special token at all; in the others media placeholders alone are
+kept out, since histories and system prompts carry control tokens on purpose."""
+
+
+class MediaRef(NamedTuple):
+    """One medium that a message refers to.
+
+    Attributes:
+        url: `data:` or http(s).
+        param: the field it came from, e.g. `messages[0].content[1].image_url`.
+    """
+
+    modality: str
+    url: str
+    param: str
+
+
+class Conversation(NamedTuple):
+    """Messages as the template takes them, and their media in order."""
+
+    messages: list[dict[str, Any]]
+    media: list[MediaRef]
+
+
+def parse(
+    messages: list[dict[str, Any]],
+    placeholders: Mapping[str, Placeholder],
+    form: ContentFormat,
+    literals: Literals,
+) -> Conversation:
+    """Check messages and bring them into the template's form.
+
+    Raises:
+        InvalidRequest: names the field.
+    """
+    if not messages:
+        raise InvalidRequest("messages must not be empty", "messages")
+    parser = _Parser(placeholders, form, literals)
+    parsed = [parser.message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+    return Conversation(parsed, parser.media)
+
+
+class _Parser:
+    def __init__(
+        self, placeholders: Mapping[str, Placeholder], form: ContentFormat, literals: Literals
+    ) -> None:
+        self._placeholders = placeholders
+        self._form = form
+        self._literals = literals
+        self.media: list[MediaRef] = []
+
+    def message(self, message: dict[str, Any], at: str) -> dict[str, Any]:
+        role = message.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise InvalidRequest(f"role must be one of {', '.join(sorted(_ROLES))}", f"{at}.role")
+        content = message.get("content")
+        media_only = role not in _GUARDED_ROLES
+        if content is None and role in ("user", "system", "developer"):
+            raise InvalidRequest(f"a {role} message needs content", f"{at}.content")
+        out: dict[str, Any] = {
+            "role": role,
+            "content": self._content(content, f"{at}.content", media_only, role),
+        }
+        for key in ("name", "tool_call_id", "reasoning", "reasoning_content"):
+            value = message.get(key)
+            if value is not None:
+                if not isinstance(value, str):
+                    raise InvalidRequest(f"{key} must be a string", f"{at}.{key}")
+                out[key] = self._literals.mark(value, media_only=media_only)
+        if role == "assistant":
+            if "reasoning" in out:
+                out.setdefault("reasoning_content", out["reasoning"])
+            calls = message.get("tool_calls")
+            if calls:
+                out["tool_calls"] = self._literals.mark(
+                    _tool_calls(calls, f"{at}.tool_calls"), media_only=True
+                )
+        if role == "developer" and message.get("tools"):
+            out["tools"] = self._literals.mark(message["tools"], media_only=True)
+        return out
+
+    def _content(self, content: Any, at: str, media_only: bool, role: str) -> Any:
+        if content is None:
+            parts: list[Any] = []
+        elif isinstance(content, str):
+            parts = [content]
+        elif isinstance(content, list):
+            parts = content
+        else:
+            raise InvalidRequest("content must be a string or a list of parts", at)
+        out: list[dict[str, Any]] = []
+        for index, part in enumerate(parts):
+            where = f"{at}[{index}]" if isinstance(content, list) else at
+            out.append(self._part(part, where, media_only))
+        if self._form == "openai" and role != "tool":
+            return out
+        texts = [part["text"] for part in out if part["type"] == "text"]
+        marks = [self._placeholders[p["type"]].text for p in out if p["type"] != "text"]
+        return "\n".join([*marks, *texts])
+
+    def _part(self, part: Any, at: str, media_only: bool) -> dict[str, Any]:
+        if isinstance(part, str):
+            part = {"type": "text", "text": part}
+        if not isinstance(part, dict):
+            raise InvalidRequest("a content part must be an object or a string", at)
+        kind = part.get("type") or _kind_of(part)
+        if kind in _TEXT_PARTS:
+            key = _TEXT_PARTS[kind]
+            text = part.get(key)
+            if not isinstance(text, str):
+                raise InvalidRequest(f"{key} must be a string", f"{at}.{key}")
+            return {"type": "text", "text": self._literals.mark(text, media_only=media_only)}
+        if kind in _MEDIA_PARTS:
+            return self._medium(part, str(kind), at)
+        if kind in _EMBEDS:
+            raise InvalidRequest(f"{kind} parts are not accepted by this server", f"{at}.type")
+        known = ", ".join(sorted([*_TEXT_PARTS, *_MEDIA_PARTS]))
+        raise InvalidRequest(
+            f"unknown content part type {kind!r}; supported are {known}", f"{at}.type"
+        )
+
+    def _medium(self, part: dict[str, Any], kind: str, at: str) -> dict[str, Any]:
+        modality = _MEDIA_PARTS[kind]
+        key = "image_url" if kind == "input_image" else kind
+        param = f"{at}.{key}"
+        if modality not in self._placeholders:
+            takes = ", ".join(self._placeholders) or "text only"
+            raise InvalidRequest(f"this model does not take {modality} input ({takes})", param)
+        uuid = part.get("uuid")
+        if uuid is not None and not isinstance(uuid, str):
+            raise InvalidRequest("uuid must be a string", f"{at}.uuid")
+        value = part.get(key)
+        if kind == "input_audio":
+            value = _audio_url(value, param)
+        elif isinstance(value, dict):
+            value = value.get("url")
+        if value is None and uuid is not None:
+            index = sum(ref.modality == modality for ref in self.media)
+            raise InvalidRequest(
+                f"Cache miss for {modality} at index {index} but data is not provided.", param
+            )
+        if not isinstance(value, str) or not value:
+            raise InvalidRequest(f"{key} needs a non-empty url", param)
+        self.media.append(MediaRef(modality, value, param))
+        return {"type": modality}
+
+
+def _kind_of(part: dict[str, Any]) -> str | None:
+    """The type of a part that does not state it."""
+    for kind in ("text", "image_url", "video_url", "audio_url", "input_audio", "refusal"):
+        if kind in part:
+            return kind
+    return None
+
+
+def _audio_url(value: Any, param: str) -> str:
+    if not isinstance(value, dict) or not isinstance(value.get("data"), str):
+        raise InvalidRequest("input_audio needs data and format", param)
+    return f"data:audio/{value.get('format', 'wav')};base64,{value['data']}"
+
+
+def _tool_calls(calls: Any, at: str) -> list[dict[str, Any]]:
+    """Tool calls whose arguments are objects, as templates expect them."""
+    if not isinstance(calls, list):
+        raise InvalidRequest("tool_calls must be a list", at)
+    out = []
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InvalidRequest("a tool call needs a function with a name", f"{at}[{index}]")
+        arguments = function.get("arguments") or {}
+        if isinstance(arguments, str):
+            try:
+                arguments = msgspec.json.decode(arguments)
+            except (msgspec.DecodeError, RecursionError):
+                raise InvalidRequest(
+                    "arguments must be JSON", f"{at}[{index}].function.arguments"
+                ) from None
+        out.append({**call, "function": {**function, "arguments": arguments}})
+    return out

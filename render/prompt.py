@@ -1,0 +1,109 @@
+"""A prompt's token ids: truncation, and the expansion of media placeholders (contract §9.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from protocol.errors import InvalidRequest
+from protocol.features import PlaceholderRange
+from render.families.base import Placeholder, Run
+
+
+class Expanded(NamedTuple):
+    """A prompt whose placeholders are as long as their items.
+
+    Attributes:
+        token_ids: the prompt.
+        ranges: modality -> a range per item, in order.
+    """
+
+    token_ids: list[int]
+    ranges: dict[str, list[PlaceholderRange]]
+
+
+def truncate(
+    ids: list[int],
+    keep: int,
+    side: Literal["left", "right"],
+    placeholders: Mapping[str, Placeholder],
+) -> list[int]:
+    """The prompt cut to `keep` tokens.
+
+    Args:
+        side: the end that is cut off.
+
+    Raises:
+        InvalidRequest: a media placeholder would be cut off.
+    """
+    if len(ids) <= keep:
+        return ids
+    kept, cut = (ids[-keep:], ids[:-keep]) if side == "left" else (ids[:keep], ids[keep:])
+    for modality, placeholder in placeholders.items():
+        if placeholder.token_id in cut:
+            raise InvalidRequest(
+                f"truncation would cut off the {modality} placeholder", "truncate_prompt_tokens"
+            )
+    return kept
+
+
+def expand(
+    ids: Sequence[int],
+    placeholders: Mapping[str, Placeholder],
+    items: Mapping[str, Sequence[tuple[Run, ...]]],
+) -> Expanded:
+    """Replace the i-th placeholder of each modality by the tokens of its i-th item.
+
+    Raises:
+        InvalidRequest: the prompt does not have a placeholder per item.
+    """
+    modality_of = {placeholders[modality].token_id: modality for modality in items}
+    out: list[int] = []
+    ranges: dict[str, list[PlaceholderRange]] = {modality: [] for modality in items}
+    position = 0
+    for index in [i for i, token in enumerate(ids) if token in modality_of]:
+        modality = modality_of[ids[index]]
+        done = ranges[modality]
+        if len(done) == len(items[modality]):
+            raise _mismatch(modality, len(items[modality]))
+        out += ids[position:index]
+        done.append(_range(len(out), items[modality][len(done)]))
+        for run in items[modality][len(done) - 1]:
+            out += [run.token_id] * run.repeat
+        position = index + 1
+    out += ids[position:]
+    for modality, done in ranges.items():
+        if len(done) != len(items[modality]):
+            raise _mismatch(modality, len(items[modality]))
+    return Expanded(out, ranges)
+
+
+def _range(offset: int, runs: tuple[Run, ...]) -> PlaceholderRange:
+    length = sum(run.repeat for run in runs)
+    if all(run.embeds for run in runs):
+        return PlaceholderRange(offset, length)
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for run in runs:
+        if run.embeds:
+            spans.append((at, run.repeat))
+        at += run.repeat
+    return PlaceholderRange(offset, length, tuple(_merged(spans)))
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for start, length in spans:
+        if out and out[-1][0] + out[-1][1] == start:
+            out[-1] = (out[-1][0], out[-1][1] + length)
+        else:
+            out.append((start, length))
+    return out
+
+
+def _mismatch(modality: str, count: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the chat template did not make exactly one placeholder for each of the {count} "
+        f"{modality} item(s)",
+        "messages",
+    )

@@ -1,0 +1,222 @@
+"""Token ids to text as they come, and stop strings in that text.
+
+Text is emitted as soon as it is final: only an incomplete UTF-8 sequence, or text that may be the
+beginning of a stop string, is held back. State is plain data, so that a stateless caller can carry
+it. Imports tokenizers only.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer, decoders
+
+_CONTEXT = 6
+"""Tokens of context before new ones, so that a decoder keeps leading spaces."""
+
+_WINDOW = 24
+"""Tokens after which the window is cut back to its context."""
+
+_LONGEST_INCOMPLETE = 3
+"""Bytes of an incomplete UTF-8 sequence, each at most one U+FFFD."""
+
+
+class TokenTable:
+    """The bytes of each token of a byte-level tokenizer, looked up once.
+
+    Args:
+        tokenizer: whose decoder is byte-level.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bytes: dict[int, bytes] = {}
+        self.special = special_ids(tokenizer)
+
+    def of(self, token: int) -> bytes:
+        """The bytes of a token; of an unknown one none."""
+        found = self._bytes.get(token)
+        if found is None:
+            found = self._bytes[token] = self._look_up(token)
+        return found
+
+    def _look_up(self, token: int) -> bytes:
+        try:
+            text = self._tokenizer.id_to_token(token)
+        except OverflowError:
+            return b""
+        if text is None:
+            return b""
+        mapped = [_BYTE_OF.get(char) for char in text]
+        if None in mapped:
+            return text.encode()
+        return bytes(value for value in mapped if value is not None)
+
+
+@functools.lru_cache(maxsize=8)
+def token_table(tokenizer: Tokenizer) -> TokenTable | None:
+    """The table of a tokenizer, None where its decoder is not byte-level."""
+    return TokenTable(tokenizer) if isinstance(tokenizer.decoder, decoders.ByteLevel) else None
+
+
+@functools.lru_cache(maxsize=8)
+def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Ids of the tokens that `skip_special_tokens` leaves out."""
+    return frozenset(
+        token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special
+    )
+
+
+class Detokenizer:
+    """The text of one growing sequence of tokens.
+
+    Args:
+        tokenizer: the model's.
+        prompt_token_ids: the prompt, of which the last few tokens are context.
+        skip_special_tokens: leave special tokens out of the text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skip = skip_special_tokens
+        self._table = token_table(tokenizer)
+        self._special = special_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._window: list[int] = []
+        self._emitted = 0
+        if self._table is None:
+            self._window = [t for t in prompt_token_ids[-_CONTEXT:] if t not in self._special]
+            self._emitted = len(self._decode())
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that new tokens complete, "" where they complete none."""
+        if self._table is not None:
+            of, special = self._table.of, self._special
+            return self._utf8.decode(b"".join([of(t) for t in token_ids if t not in special]))
+        new = [t for t in token_ids if t not in self._special]
+        if not new:
+            return ""
+        self._window += new
+        text = self._decode()
+        open_ = min(len(text) - len(text.rstrip("\ufffd")), _LONGEST_INCOMPLETE)
+        final = len(text) - open_
+        out = text[self._emitted : final]
+        self._emitted = max(self._emitted, final)
+        if not open_ and len(self._window) > _WINDOW:
+            self._window = self._window[-_CONTEXT:]
+            self._emitted = len(self._decode())
+        return out
+
+    def finish(self) -> str:
+        """What is left at the end: nothing, an incomplete sequence is dropped."""
+        self._utf8.reset()
+        return ""
+
+    def state(self) -> dict[str, Any]:
+        """The state as JSON values."""
+        return {
+            "pending": list(self._utf8.getstate()[0]),
+            "window": list(self._window),
+            "emitted": self._emitted,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same tokenizer and options.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is not a state.
+        """
+        self._utf8.setstate((bytes(state["pending"]), 0))
+        window, emitted = state["window"], state["emitted"]
+        if not all(isinstance(token, int) and token >= 0 for token in window):
+            raise ValueError("window must be token ids")
+        if len(window) > 4 * _WINDOW or not isinstance(emitted, int) or emitted < 0:
+            raise ValueError("not a detokenizer's state")
+        self._window, self._emitted = list(window), emitted
+
+    def _decode(self) -> str:
+        return self._tokenizer.decode(self._window, skip_special_tokens=self._skip)
+
+
+class StopStrings:
+    """Cuts a text at the first stop string.
+
+    Args:
+        stop: the strings, none empty.
+        include: keep the matched string in the text.
+    """
+
+    def __init__(self, stop: Sequence[str], include: bool = False) -> None:
+        self._stop = tuple(stop)
+        self._include = include
+        self._held = ""
+        self._prefixes = tuple({s[:n] for s in stop for n in range(1, len(s))})
+        self._longest = max(map(len, stop), default=0)
+        self.matched: str | None = None
+
+    def push(self, text: str) -> str:
+        """Text that is safe to emit; after a match it is "" for ever."""
+        if self.matched is not None:
+            return ""
+        if not self._stop:
+            return text
+        text = self._held + text
+        found = [(at, s) for s in self._stop if (at := text.find(s)) >= 0]
+        if found:
+            at, self.matched = min(found, key=lambda match: match[0])
+            self._held = ""
+            return text[: at + len(self.matched)] if self._include else text[:at]
+        keep = self._open(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """Text that was held back and belongs to no stop string after all."""
+        held, self._held = self._held, ""
+        return held
+
+    def state(self) -> dict[str, Any]:
+        """The state as JSON values."""
+        return {"held": self._held, "matched": self.matched}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state with the same stop strings.
+
+        Raises:
+            TypeError, KeyError: it is not a state.
+        """
+        held, matched = state["held"], state["matched"]
+        if not isinstance(held, str) or not isinstance(matched, str | None):
+            raise TypeError("not a stop state")
+        self._held, self.matched = held, matched
+
+    def _open(self, text: str) -> int:
+        """Length of the longest end of `text` that begins a stop string."""
+        if not text.endswith(self._prefixes):
+            return 0
+        for size in range(min(self._longest - 1, len(text)), 0, -1):
+            if text[len(text) - size :] in self._prefixes:
+                return size
+        return 0
+
+
+def _byte_characters() -> dict[str, int]:
+    """The characters that stand for bytes in byte-level vocabularies.
+
+    Printable Latin-1 stands for itself, the other bytes are numbered from U+0100.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(rest)}
+
+
+_BYTE_OF = _byte_characters()
