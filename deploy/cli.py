@@ -36,3 +36,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("triptych: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
