@@ -88,3 +88,38 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[T
         if waiting is not None:
             waiting.cancel()
         await asyncio.gather(pumps, return_exceptions=True)
+
+
+async def until(ended: asyncio.Event, stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+    """What a stream yields, until the event is set; the stream is then closed."""
+    end = asyncio.create_task(ended.wait())
+    step: asyncio.Task[T] | None = None
+    try:
+        while not ended.is_set():
+            step = asyncio.create_task(_next(stream))
+            await asyncio.wait({step, end}, return_when=asyncio.FIRST_COMPLETED)
+            if not step.done():
+                return
+            try:
+                value = step.result()
+            except StopStream:
+                return
+            yield value
+    finally:
+        end.cancel()
+        if step is not None:
+            step.cancel()
+            await asyncio.gather(step, return_exceptions=True)
+        await asyncio.gather(end, return_exceptions=True)
+        await stream.aclose()
+
+
+class StopStream(Exception):
+    """A task cannot raise StopAsyncIteration."""
+
+
+async def _next(stream: AsyncGenerator[T, None]) -> T:
+    try:
+        return await anext(stream)
+    except StopAsyncIteration:
+        raise StopStream from None

@@ -31,6 +31,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         host, port: where HTTP listens; port 0 picks a free one.
         api_keys: accepted keys; none means that no key is asked for.
         cluster_token: presented to replicas.
+        foreign_api_key: presented to servers that are not ours.
         enable_scale_out: open render, derender and generate to clients.
         protect_metrics: ask for a key on /metrics too.
         max_body_bytes: larger bodies are refused with 413.
@@ -48,6 +49,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     cluster_token: str = ""
+    foreign_api_key: str = ""
     enable_scale_out: bool = False
     protect_metrics: bool = False
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from coordinator.config import CoordinatorConfig
 from coordinator.pipeline import Pipeline
 from coordinator.replicas import ReplicaPool
+from coordinator.retry import Retries
 from coordinator.stages.render import RenderStage
 from coordinator.state import Admitted
 from protocol.deadline import Deadline
@@ -28,6 +29,7 @@ class Front:
     render: RenderStage
     pipeline: Pipeline
     derenderer: Derenderer
+    retries: Retries
 
     def names(self) -> list[str]:
         """Model names that are served."""

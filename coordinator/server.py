@@ -8,8 +8,11 @@ from starlette.types import ASGIApp
 
 from coordinator.api.chat import ChatEndpoint
 from coordinator.api.completions import CompletionsEndpoint
+from coordinator.api.generate import GenerateEndpoint
+from coordinator.api.proxy import PATHS, RenderProxy
 from coordinator.api.status import StatusEndpoints
 from coordinator.clients.base import StageClient
+from coordinator.clients.foreign import ForeignClient
 from coordinator.clients.native import NativeClient
 from coordinator.concurrency import Janitor
 from coordinator.config import CoordinatorConfig
@@ -58,7 +61,8 @@ class CoordinatorServer:
             config,
         )
         render = RenderStage(self.pool, self._janitor, retries)
-        self._front = Front(config, self.pool, render, pipeline, derenderer)
+        self._front = Front(config, self.pool, render, pipeline, derenderer, retries)
+        self._proxy = RenderProxy(self._front)
         self._http: HttpServer | None = None
         self.asgi: ASGIApp = self._application()
 
@@ -92,12 +96,16 @@ class CoordinatorServer:
     async def close(self) -> None:
         """Finish clean-up and close the connections."""
         await self._janitor.stop()
+        await self._proxy.close()
         await self.pool.stop()
 
     def _connect(self, replica: Replica) -> StageClient:
-        return NativeClient(replica.grpc, self._config.cluster_token)
+        if replica.engine == "native":
+            return NativeClient(replica.grpc, self._config.cluster_token)
+        return ForeignClient(replica.http, self._config.foreign_api_key)
 
     def _application(self) -> ASGIApp:
+        generate = GenerateEndpoint(self._front)
         status = StatusEndpoints(self._front, self.registry)
         return edge(
             [
@@ -105,6 +113,9 @@ class CoordinatorServer:
                 Route(
                     "/v1/completions", CompletionsEndpoint(self._front).__call__, methods=["POST"]
                 ),
+                Route("/inference/v1/generate", generate.generate, methods=["POST"]),
+                Route("/inference/v1/abort_requests", generate.abort, methods=["POST"]),
+                *(Route(path, self._proxy.__call__, methods=["POST"]) for path in PATHS),
                 Route("/v1/models", status.models),
                 Route("/health", status.health),
                 Route("/live", status.live),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import msgspec
@@ -28,6 +29,14 @@ class Derendering:
 
         The caller then closes `tokens`, which aborts what a stop string ended early.
         """
+        async with contextlib.aclosing(self.both(tokens)) as pairs:
+            async for index, _, text in pairs:
+                yield index, text
+
+    async def both(
+        self, tokens: AsyncIterator[TokenDelta]
+    ) -> AsyncGenerator[tuple[int, TokenDelta, DerenderedDelta], None]:
+        """As `texts`, with the tokens beside their text."""
         running = set(range(len(self._choices)))
         async for delta in tokens:
             if delta.index not in running:
@@ -36,7 +45,7 @@ class Derendering:
             text = self._choices[delta.index].push(delta)
             if text.stopped and text.finish_reason is None:
                 text = msgspec.structs.replace(text, finish_reason="stop")
-            yield delta.index, text
+            yield delta.index, delta, text
             if text.stopped or text.finish_reason is not None:
                 running.discard(delta.index)
                 if not running:

@@ -18,6 +18,7 @@ from protocol.errors import InternalError, TransferError
 from protocol.generate import GenerateRequest
 from protocol.replica import ENCODES
 from protocol.rpc import RENDER, RENDER_RELEASE, ReleaseCall, RenderCall
+from protocol.sampling import SamplingParams
 
 _RELEASE_S = 5.0
 _TRANSFER_PARAMS = frozenset({"ec_transfer_params", "kv_transfer_params"})
@@ -126,21 +127,24 @@ def _checked(request: GenerateRequest, admitted: Admitted) -> GenerateRequest:
     """The request as workers get it.
 
     Nothing remains of what the client said about transfers. Stop strings are left out: the
-    derenderer matches them, so that workers need no tokenizer. A sampled request gets a seed, so
-    that it can go on elsewhere as it would have gone on here.
+    derenderer matches them, so that workers need no tokenizer.
     """
     params = request.sampling_params
     extra = {k: v for k, v in (params.extra_args or {}).items() if k not in _TRANSFER_PARAMS}
-    seed = params.seed
-    if params.effective_seed is None and not params.greedy:
-        seed = secrets.randbits(31)
     return msgspec.structs.replace(
         request,
         request_id=request.request_id or admitted.request_id,
         sampling_params=msgspec.structs.replace(
-            params, extra_args=extra or None, stop=None, seed=seed
+            reproducible(params), extra_args=extra or None, stop=None
         ),
         ec_transfer_params=None,
         kv_transfer_params=None,
         stream=True,
     )
+
+
+def reproducible(params: SamplingParams) -> SamplingParams:
+    """With a seed, so that another replica draws what this one would have drawn."""
+    if params.greedy or params.effective_seed is not None:
+        return params
+    return msgspec.structs.replace(params, seed=secrets.randbits(31))

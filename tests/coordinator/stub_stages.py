@@ -200,7 +200,9 @@ class StubReplica:
                 ids += [10 + ord(c) % 80 for c in part]
         features = None
         if hashes:
-            handles = {"image": [self._publish(call, mm_hash) for mm_hash in hashes]}
+            handles: dict[str, list[EcItem | None]] = {
+                "image": [self._publish(call, mm_hash) for mm_hash in hashes]
+            }
             features = MultiModalFeatures(
                 {"image": hashes},
                 {"image": ranges},
@@ -392,6 +394,6 @@ async def eventually(check: Callable[[], bool], within: float = 5.0) -> None:
     """Wait until something that other tasks bring about is so."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
-            while not check():
+            while not check():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
     assert check()
