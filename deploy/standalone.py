@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from coordinator.config import CoordinatorConfig
+from coordinator.membership.base import Membership
 from deploy.model_source import resolve
 from deploy.ports import require_free
 from protocol.replica import Replica
@@ -59,24 +60,21 @@ def run_coordinator(
     config: CoordinatorConfig,
     model: str,
     revision: str,
-    addresses: list[str],
+    membership: Membership,
     drain_s: float,
     log_level: str,
 ) -> None:
-    """Serve a coordinator over a fixed list of replicas until a signal.
+    """Serve a coordinator over the replicas of a membership until a signal.
 
     Raises:
-        InvalidRequest: an address is malformed.
         Unavailable: the port is taken.
     """
     logs.configure(log_level)
     _require_free(config.host, config.port)
-    from coordinator.membership.static import StaticMembership
     from coordinator.server import CoordinatorServer
     from render.derender import HfDerenderer
 
     derenderer = HfDerenderer(str(resolve(model, revision, weights=False)))
-    membership = StaticMembership(addresses, config.cluster_token)
     server = CoordinatorServer(config, membership, derenderer)
 
     async def start() -> str:

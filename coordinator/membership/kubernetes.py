@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from coordinator.membership.base import Snapshot
 from coordinator.membership.endpoint_slices import Endpoint, EndpointSlices
@@ -45,7 +45,7 @@ class KubernetesMembership:
         self._retry_s = retry_s
         self._recheck_s = recheck_s
 
-    async def snapshots(self) -> AsyncIterator[Snapshot]:
+    async def snapshots(self) -> AsyncGenerator[Snapshot, None]:
         """As `Membership.snapshots`."""
         changed = asyncio.Event()
         peers: dict[Endpoint, _Peer] = {}

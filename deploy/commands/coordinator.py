@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from coordinator.membership.base import Membership as MembershipPlugin
 from deploy.commands import options
+from protocol.errors import InvalidRequest
+
+KUBERNETES = "Kubernetes"
+
+
+class Membership(StrEnum):
+    """How the coordinator learns who is there."""
+
+    STATIC = "static"
+    KUBERNETES = "kubernetes"
 
 
 def coordinator(
@@ -18,14 +30,37 @@ def coordinator(
         ),
     ],
     replicas: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--replicas",
             metavar="ADDRESS",
             help="gRPC address host:port of a replica, or role=http://host:port of a server that "
             "is not ours; may be repeated.",
         ),
-    ],
+    ] = None,
+    membership: Annotated[
+        Membership,
+        typer.Option(help="A fixed list (--replicas), or the EndpointSlices of a namespace."),
+    ] = Membership.STATIC,
+    kubernetes_namespace: Annotated[
+        str,
+        typer.Option(
+            help="Namespace of the replicas' Services. [dim](the pod's own)[/]",
+            rich_help_panel=KUBERNETES,
+        ),
+    ] = "",
+    kubernetes_selector: Annotated[
+        str,
+        typer.Option(help="Label selector of the replicas' Services.", rich_help_panel=KUBERNETES),
+    ] = "",
+    kubernetes_api: Annotated[
+        str,
+        typer.Option(
+            envvar="TRIPTYCH_KUBERNETES_API",
+            help="URL of the API server, as `kubectl proxy` prints it. [dim](the pod's)[/]",
+            rich_help_panel=KUBERNETES,
+        ),
+    ] = "",
     config: options.Config = None,
     host: options.Host = None,
     port: Annotated[
@@ -50,7 +85,13 @@ def coordinator(
     from coordinator.config import CoordinatorConfig
     from deploy.standalone import run_coordinator
 
-    addresses = [entry for given in replicas for entry in given.split(",") if entry]
+    addresses = [entry for given in replicas or () for entry in given.split(",") if entry]
+    if membership is Membership.STATIC and not addresses:
+        raise InvalidRequest("name the replicas with --replicas host:port", "replicas")
+    if membership is Membership.KUBERNETES and not kubernetes_selector:
+        raise InvalidRequest(
+            "name the replicas' Services with --kubernetes-selector", "kubernetes_selector"
+        )
     given = {
         "host": host,
         "port": port,
@@ -61,11 +102,17 @@ def coordinator(
         "served_model_name": served_model_name,
         "request_timeout_s": request_timeout,
     }
-    run_coordinator(
-        options.merged(config, given, CoordinatorConfig),
-        model,
-        revision or "",
-        addresses,
-        drain,
-        log_level,
-    )
+    merged = options.merged(config, given, CoordinatorConfig)
+    if membership is Membership.KUBERNETES:
+        from coordinator.membership.endpoint_slices import Access, EndpointSlices
+        from coordinator.membership.kubernetes import KubernetesMembership
+
+        access = Access.find(kubernetes_api, kubernetes_namespace)
+        members: MembershipPlugin = KubernetesMembership(
+            EndpointSlices(access, kubernetes_selector), merged.cluster_token
+        )
+    else:
+        from coordinator.membership.static import StaticMembership
+
+        members = StaticMembership(addresses, merged.cluster_token)
+    run_coordinator(merged, model, revision or "", members, drain, log_level)

@@ -67,6 +67,7 @@ def render(
     given = {
         "model": model,
         "host": host,
+        "ec.host": host,
         "http_port": port,
         "grpc_port": grpc_port,
         "api_keys": api_key,

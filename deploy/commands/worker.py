@@ -117,6 +117,7 @@ def worker(
         "model": model,
         "role": role.value,
         "host": host,
+        "ec.host": host,
         "http_port": http_port,
         "grpc_port": (http_port and http_port + GRPC_OFFSET) if grpc_port is None else grpc_port,
         "api_keys": api_key,
