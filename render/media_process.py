@@ -5,8 +5,11 @@ The item's bytes go back through a shared memory segment that the parent removes
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import struct
+import threading
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,6 +56,18 @@ class MediaResult(NamedTuple):
     runs: tuple[Run, ...]
 
 
+_REFUSALS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+"""What processors raise on media and arguments that they were not made for."""
+
 _family: Family | None = None
 _failure: str = ""
 
@@ -61,6 +76,7 @@ def initialise(path: str) -> None:
     """Load the family's processors, once per process."""
     global _family, _failure  # noqa: PLW0603 - one process, one family
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         import torch
@@ -75,6 +91,14 @@ def initialise(path: str) -> None:
         _failure = f"{type(error).__name__}: {error}"
         return
     _family = family
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone, however that ended."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def ready() -> str:
@@ -96,7 +120,7 @@ def process(job: MediaJob) -> MediaResult:
         return _image(_family, job)
     except TriptychError:
         raise
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except _REFUSALS as error:
         # A processor's own checks: aspect ratio, sizes, unknown arguments.
         raise InvalidRequest(f"the {job.modality} cannot be processed: {error}") from None
 

@@ -52,6 +52,11 @@ class MediaPool:
         self._max_pending = max_pending
         self._pending = 0
         self._executor = self._new_executor()
+        self._ready: list[Future[str]] = []
+
+    def launch(self) -> None:
+        """Begin to start every process; `start` waits for them."""
+        self._ready = [self._executor.submit(ready) for _ in range(self._processes)]
 
     @property
     def pending(self) -> int:
@@ -59,15 +64,16 @@ class MediaPool:
         return self._pending
 
     async def start(self) -> None:
-        """Start every process and load its processors.
+        """Wait until every process has loaded its processors.
 
         Raises:
             InternalError: they cannot be loaded.
         """
-        futures = [self._executor.submit(ready) for _ in range(self._processes)]
+        if not self._ready:
+            self.launch()
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                failures = await asyncio.gather(*map(asyncio.wrap_future, futures))
+                failures = await asyncio.gather(*map(asyncio.wrap_future, self._ready))
         except (BrokenProcessPool, TimeoutError) as error:
             raise InternalError(f"the media processes did not start: {error}") from None
         for failure in filter(None, failures):

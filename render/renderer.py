@@ -51,6 +51,16 @@ class Renderer:
         self.tokenizer: Tokenizer = load_tokenizer(path)
         checkpoint = open_checkpoint(path, self.tokenizer)
         self.family = create(checkpoint)
+        self._pool = (
+            MediaPool(path, config.processes, config.media.max_pending)
+            if self.family.placeholders
+            else None
+        )
+        self._media = (
+            MediaLoader(config.media, self._pool, config.model, metrics) if self._pool else None
+        )
+        if self._pool is not None:
+            self._pool.launch()  # they load their libraries while this process loads its own
         override = Path(config.chat_template).read_text() if config.chat_template else None
         self.template = ChatTemplate(path, override)
         own = context_length(dict(checkpoint.config))
@@ -67,14 +77,6 @@ class Renderer:
             ),
         )
         self._reserved = self.template.reserved
-        self._pool = (
-            MediaPool(path, config.processes, config.media.max_pending)
-            if self.family.placeholders
-            else None
-        )
-        self._media = (
-            MediaLoader(config.media, self._pool, config.model, metrics) if self._pool else None
-        )
 
     async def start(self) -> None:
         """Start the media processes."""
@@ -107,7 +109,10 @@ class Renderer:
         """
         self.check_model(request.model)
         refuse_unsupported(request)
-        chat, ids = await self._chat_prompt(request)
+        try:
+            chat, ids = await self._chat_prompt(request)
+        except RecursionError:
+            raise InvalidRequest("the request is nested too deeply", "messages") from None
         ids = self._truncated(request, ids)
         items: list[MediaItem] = []
         if chat.media and self._media is not None:
@@ -159,7 +164,7 @@ class Renderer:
             template=request.chat_template,
             add_generation_prompt=request.add_generation_prompt is not False and not continued,
             continue_final_message=continued,
-            kwargs=self._template_kwargs(request),
+            kwargs=literals.mark(self._template_kwargs(request), media_only=True),
         )
         add_special = bool(request.add_special_tokens)
         ids = await self._tokenise(text, add_special, literals.encode if literals else None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from protocol.openai import ChatCompletionRequest, CompletionRequest
-from protocol.sampling import SamplingParams
+from protocol.sampling import MAX_LOGPROBS, SamplingParams
 
 _DEFAULTED = (
     "temperature",
@@ -69,6 +69,13 @@ def sampling_params(
         for name in ("kv_transfer_params", "ec_transfer_params")
         if (given := getattr(request, name)) is not None
     }
+    logprobs = _logprobs(request)
+    if logprobs is not None and logprobs > MAX_LOGPROBS:
+        raise InvalidRequest(
+            f"Requested sample logprobs of {logprobs}, which is greater than max allowed: "
+            f"{MAX_LOGPROBS}",
+            "top_logprobs" if isinstance(request, ChatCompletionRequest) else "logprobs",
+        )
     try:
         return SamplingParams(
             n=n,
@@ -78,7 +85,7 @@ def sampling_params(
             ignore_eos=request.ignore_eos,
             max_tokens=_max_tokens(request, defaults, max_model_len - prompt_tokens),
             min_tokens=request.min_tokens,
-            logprobs=_logprobs(request),
+            logprobs=logprobs,
             prompt_logprobs=request.prompt_logprobs,
             include_stop_str_in_output=request.include_stop_str_in_output,
             skip_special_tokens=request.skip_special_tokens and not keep_special_tokens,

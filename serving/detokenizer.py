@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import codecs
 import functools
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,16 +27,21 @@ _LONGEST_INCOMPLETE = 3
 
 
 class TokenTable:
-    """The bytes of each token of a byte-level tokenizer, looked up once.
+    """The bytes of each token, looked up once, where a decoder is a map from tokens to bytes.
+
+    Two kinds are: byte-level, and word-start marks with or without byte fallback.
 
     Args:
-        tokenizer: whose decoder is byte-level.
+        tokenizer: the model's.
+        byte_level: the kind.
+        strips: whether a space at the very beginning of a text is left out.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, byte_level: bool, strips: bool) -> None:
         self._tokenizer = tokenizer
+        self._byte_level = byte_level
         self._bytes: dict[int, bytes] = {}
-        self.special = special_ids(tokenizer)
+        self.strips = strips
 
     def of(self, token: int) -> bytes:
         """The bytes of a token; of an unknown one none."""
@@ -50,6 +57,9 @@ class TokenTable:
             return b""
         if text is None:
             return b""
+        if not self._byte_level:
+            byte = _BYTE_TOKEN.fullmatch(text)
+            return bytes([int(byte[1], 16)]) if byte else text.replace(_WORD_START, " ").encode()
         mapped = [_BYTE_OF.get(char) for char in text]
         if None in mapped:
             return text.encode()
@@ -58,8 +68,35 @@ class TokenTable:
 
 @functools.lru_cache(maxsize=8)
 def token_table(tokenizer: Tokenizer) -> TokenTable | None:
-    """The table of a tokenizer, None where its decoder is not byte-level."""
-    return TokenTable(tokenizer) if isinstance(tokenizer.decoder, decoders.ByteLevel) else None
+    """The table of a tokenizer, None where its decoder is not a map from tokens to bytes."""
+    decoder = tokenizer.decoder
+    if isinstance(decoder, decoders.ByteLevel):
+        return TokenTable(tokenizer, byte_level=True, strips=False)
+    if decoder is None:
+        return None
+    spec = json.loads(decoder.__getstate__())
+    parts = spec["decoders"] if spec["type"] == "Sequence" else [spec]
+    if not all(_is_plain(part) for part in parts):
+        return None
+    strips = any(
+        part["type"] == "Strip" or part.get("prepend_scheme", "never") != "never" for part in parts
+    )
+    marks = any(part["type"] in ("Replace", "Metaspace") for part in parts)
+    return TokenTable(tokenizer, byte_level=False, strips=strips) if marks else None
+
+
+def _is_plain(part: dict[str, Any]) -> bool:
+    """Whether a decoder treats each token by itself, the first one's space apart."""
+    match part:
+        case {"type": "ByteFallback" | "Fuse"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}:
+            return True
+        case {"type": "Strip", "content": " ", "start": 1, "stop": 0}:
+            return True
+        case {"type": "Metaspace", "replacement": "▁"}:
+            return True
+    return False
 
 
 @functools.lru_cache(maxsize=8)
@@ -93,15 +130,21 @@ class Detokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._window: list[int] = []
         self._emitted = 0
+        context = [t for t in prompt_token_ids[-_CONTEXT:] if t not in self._special]
+        self._strip = self._table is not None and self._table.strips and not context
         if self._table is None:
-            self._window = [t for t in prompt_token_ids[-_CONTEXT:] if t not in self._special]
+            self._window = context
             self._emitted = len(self._decode())
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that new tokens complete, "" where they complete none."""
         if self._table is not None:
             of, special = self._table.of, self._special
-            return self._utf8.decode(b"".join([of(t) for t in token_ids if t not in special]))
+            raw = b"".join([of(t) for t in token_ids if t not in special])
+            if self._strip and raw:
+                self._strip = False
+                raw = raw.removeprefix(b" ")
+            return self._utf8.decode(raw)
         new = [t for t in token_ids if t not in self._special]
         if not new:
             return ""
@@ -127,6 +170,7 @@ class Detokenizer:
             "pending": list(self._utf8.getstate()[0]),
             "window": list(self._window),
             "emitted": self._emitted,
+            "strip": self._strip,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -141,7 +185,7 @@ class Detokenizer:
             raise ValueError("window must be token ids")
         if len(window) > 4 * _WINDOW or not isinstance(emitted, int) or emitted < 0:
             raise ValueError("not a detokenizer's state")
-        self._window, self._emitted = list(window), emitted
+        self._window, self._emitted, self._strip = list(window), emitted, bool(state["strip"])
 
     def _decode(self) -> str:
         return self._tokenizer.decode(self._window, skip_special_tokens=self._skip)
@@ -172,7 +216,8 @@ class StopStrings:
         text = self._held + text
         found = [(at, s) for s in self._stop if (at := text.find(s)) >= 0]
         if found:
-            at, self.matched = min(found, key=lambda match: match[0])
+            # The one that completes first, so that the cuts of the text do not matter.
+            at, self.matched = min(found, key=lambda match: (match[0] + len(match[1]), match[0]))
             self._held = ""
             return text[: at + len(self.matched)] if self._include else text[:at]
         keep = self._open(text)
@@ -207,6 +252,10 @@ class StopStrings:
             if text[len(text) - size :] in self._prefixes:
                 return size
         return 0
+
+
+_WORD_START = "▁"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def _byte_characters() -> dict[str, int]:

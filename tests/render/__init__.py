@@ -1,0 +1,1 @@
+"""Tests of render; `checkpoints` makes the tiny models that they serve."""
