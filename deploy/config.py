@@ -233,8 +233,8 @@ def check(config: ClusterConfig) -> None:
         _check_stage(name, stage)
     if len({config.worker(role).dtype for role in config.roles}) > 1:
         raise ConfigError(
-            "dtype: embeddings and KV blocks are handed over as they are, so every role needs "
-            "the same",
+            f"{config.roles[0]}.dtype: embeddings and KV blocks are handed over as they are, so "
+            "every role needs the same",
             f"{config.roles[0]}.dtype",
         )
     from deploy import wiring

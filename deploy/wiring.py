@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import msgspec
-
 from coordinator.config import CoordinatorConfig
 from deploy.config import ClusterConfig, ConfigError, RenderStage, Stage, WorkerStage, convert
+from protocol.errors import InvalidRequest
 from protocol.replica import Role
 from render.config import RenderConfig
 from serving.auth import require_token_beyond_loopback
@@ -20,31 +19,32 @@ from workers.config import WorkerConfig
 T = TypeVar("T")
 
 SET_BY_CLUSTER: dict[str, str] = {
-    "model": "model",
-    "revision": "revision",
-    "served_model_name": "served_model_name",
-    "role": "topology",
-    "host": "host or cluster_host",
-    "port": "port",
-    "http_port": "port",
-    "grpc_port": "port",
-    "advertise_host": "cluster_host",
-    "cluster_token": "cluster_token",
-    "api_keys": "api_keys",
-    "enable_scale_out": "enable_scale_out",
-    "protect_metrics": "protect_metrics",
-    "max_model_len": "max_model_len",
-    "device": "device of the stage",
-    "dtype": "dtype of the stage",
-    "kv_bytes": "kv_bytes of the stage",
+    "model": "the cluster's `model`",
+    "revision": "the cluster's `revision`",
+    "served_model_name": "the cluster's `served_model_name`",
+    "role": "the stage's",
+    "host": "the cluster's `host` or `cluster_host`",
+    "port": "the cluster's `port`",
+    "http_port": "a free port",
+    "grpc_port": "a free port",
+    "advertise_host": "the cluster's `cluster_host`",
+    "cluster_token": "the cluster's `cluster_token`",
+    "api_keys": "the cluster's `api_keys`",
+    "enable_scale_out": "the cluster's `enable_scale_out`",
+    "protect_metrics": "the cluster's `protect_metrics`",
+    "max_model_len": "the stage's or the cluster's `max_model_len`",
+    "device": "the stage's `device`",
+    "dtype": "the stage's `dtype`",
+    "kv_bytes": "the stage's `kv_bytes`",
 }
-"""Key of a server -> the key of the cluster's configuration that sets it."""
+"""Key of a server -> what it is in a cluster, so that a `server` section may not set it."""
 
 EC_SET_BY_CLUSTER: dict[str, str] = {
-    "host": "cluster_host",
-    "advertise_host": "cluster_host",
-    "cluster_token": "cluster_token",
-    "capacity_bytes": "ec_bytes of the stage",
+    "host": "the cluster's `cluster_host`",
+    "port": "a free port",
+    "advertise_host": "the cluster's `cluster_host`",
+    "cluster_token": "the cluster's `cluster_token`",
+    "capacity_bytes": "the stage's `ec_bytes`",
 }
 """The same for the `ec` section of a server."""
 
@@ -61,7 +61,8 @@ def check(config: ClusterConfig) -> None:
     coordinator_config(config)
     if len({worker_config(config, role, "").block_size for role in config.roles}) > 1:
         raise ConfigError(
-            "block_size: KV blocks are handed over as they are, so every role needs the same",
+            f"{config.roles[0]}.server.block_size: KV blocks are handed over as they are, so every "
+            "role needs the same",
             f"{config.roles[0]}.server.block_size",
         )
 
@@ -165,8 +166,10 @@ def _merged(name: str, stage: Stage, ours: dict[str, Any], schema: type[T]) -> T
         merged["ec"] = {**ours["ec"], **ec} if "ec" in ours else ec
     try:
         return convert(merged, schema, path)
-    except msgspec.MsgspecError as error:
-        raise ConfigError(f"{path}: {error}", path) from None
+    except ConfigError:
+        raise
+    except InvalidRequest as error:
+        raise ConfigError(f"{path}: {error.message}", path) from None
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
@@ -177,4 +180,6 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
 def _refuse_twice(path: str, section: dict[str, Any], ours: dict[str, str]) -> None:
     for key in section:
         if key in ours:
-            raise ConfigError(f"{path}.{key}: set {ours[key]} instead", f"{path}.{key}")
+            raise ConfigError(
+                f"{path}.{key}: cannot be set here, it is {ours[key]}", f"{path}.{key}"
+            )
