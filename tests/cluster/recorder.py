@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import msgspec
@@ -66,7 +66,13 @@ class RecordingProxy:
         return msgspec.msgpack.encode(msgspec.structs.replace(replica, grpc=self.address))
 
 
-class _Everything(grpc.GenericRpcHandler[Any, Any]):
+if TYPE_CHECKING:
+    _Handler = grpc.GenericRpcHandler[bytes, bytes]
+else:
+    _Handler = grpc.GenericRpcHandler  # its stubs alone are generic
+
+
+class _Everything(_Handler):
     """Handles every method as one request and a stream of replies, which any call can be."""
 
     def __init__(self, forward: Callable[[str, bytes, Any], Iterator[bytes]]) -> None:

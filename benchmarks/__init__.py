@@ -1,0 +1,1 @@
+"""Measurements of a running cluster; each is `python -m benchmarks.NAME`."""
