@@ -155,7 +155,7 @@ class Pipeline:
             return plan.suits(member) and _can_see(member, course, role)
 
         async with self._pool.lease(role, deadline, suits=suits, avoid=course.failed) as member:
-            attempt.at(member)
+            attempt.at(member, "decode" if course.progress.started else "prefill")
             deltas = self._decode.run(member, request, deadline, course.progress.open)
             try:
                 async with contextlib.aclosing(deltas):
@@ -184,7 +184,7 @@ class Pipeline:
             async with self._pool.lease(
                 "decode", deadline, suits=plan.suits, avoid=course.failed
             ) as member:
-                attempt.at(member)
+                attempt.at(member, "decode")
                 deltas = self._decode.run(member, prefilled.request, deadline, course.progress.open)
                 async with contextlib.aclosing(deltas):
                     async for delta in deltas:
@@ -210,7 +210,7 @@ class Pipeline:
         async with self._pool.lease(
             "prefill", deadline, suits=suits, avoid=course.failed
         ) as member:
-            attempt.at(member)
+            attempt.at(member, "prefill")
             try:
                 return await self._prefill.run(member, plan, request, deadline)
             except TransferError as error:

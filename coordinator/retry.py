@@ -77,9 +77,10 @@ class Attempt:
         self._deadline = deadline
         self._member: Member | None = None
 
-    def at(self, member: Member) -> None:
-        """Say which replica this try is at, so that the next one avoids it."""
+    def at(self, member: Member, stage: str | None = None) -> None:
+        """Say which replica (and stage) this try is at, so that the next one avoids it."""
         self._member = member
+        self._stage = stage or self._stage
 
     def blameless(self) -> None:
         """The failure is not the replica's: the next try may go there again."""

@@ -119,6 +119,7 @@ class StubReplica:
         )
         self._server = RpcServer("127.0.0.1", 0, "")
         self._changed = asyncio.Event()
+        self._death: asyncio.Task[None] | None = None
 
     async def start(self) -> Replica:
         server = self._server
@@ -145,6 +146,8 @@ class StubReplica:
         return self.replica
 
     async def stop(self, grace: float = 0.0) -> None:
+        if self._death is not None:
+            await self._death
         await self._server.stop(grace)
 
     def say(self, status: ReplicaStatus) -> None:
@@ -318,7 +321,7 @@ class StubReplica:
             while open_choices:
                 for index in sorted(open_choices):
                     if self.fail_at_token is not None and made >= self.fail_at_token:
-                        await self._server.stop(0)
+                        self._death = asyncio.create_task(self._server.stop(0))
                         await asyncio.Event().wait()
                     await self.gate.wait()
                     sequence = sequences[index]
