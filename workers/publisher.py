@@ -1,0 +1,175 @@
+"""The encode role: pixels in, embeddings published, a descriptor out.
+
+An item that is held already is not encoded again, and one that is being encoded is encoded once:
+those who ask for it meanwhile, here or through the EC connector, wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+
+from ec_connector.connector import EcConnector
+from ec_connector.torch_adapter import as_buffer
+from protocol import items as codec
+from protocol.deadline import Deadline
+from protocol.errors import InvalidRequest, TransferError, TriptychError
+from protocol.rpc import EncodeCall, Encoded, EncodeItem
+from protocol.transfer import EcItem
+from telemetry.workers import WorkerMetrics
+from workers.adapters.base import Adapter, EncoderInput
+from workers.embedding_cache import ItemKey
+from workers.encoder import EncoderQueue
+from workers.media import decode_item, fetch_pixels
+from workers.single_flight import SingleFlight
+
+T = TypeVar("T")
+
+
+class Publisher:
+    """Encodes items into the EC store.
+
+    Args:
+        adapter: of the model.
+        connector: whose store takes the embeddings.
+        encoder: the tower's queue.
+        dtype: of embeddings.
+        metrics: of this worker.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        connector: EcConnector,
+        encoder: EncoderQueue,
+        dtype: torch.dtype,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._adapter = adapter
+        self._connector = connector
+        self._encoder = encoder
+        self._dtype = str(dtype).removeprefix("torch.")
+        self._metrics = metrics
+        self._flights: SingleFlight[ItemKey, EcItem] = SingleFlight()
+        self._in_flight: set[ItemKey] = set()
+
+    @property
+    def open(self) -> int:
+        """Items that are being encoded or waited for."""
+        return len(self._flights)
+
+    async def encode(self, call: EncodeCall, deadline: Deadline) -> Encoded:
+        """Encode what is not held; a descriptor per item, in order.
+
+        Raises:
+            TransferError: retryable; names every item that failed for such a reason.
+            InvalidRequest: an item is not one of this model, or gives another number of rows.
+        """
+        results = await asyncio.gather(
+            *(self._item(item, call, deadline) for item in call.items), return_exceptions=True
+        )
+        done = raise_together(results)
+        return Encoded([item for item, _ in done], [reused for _, reused in done])
+
+    async def _item(
+        self, item: EncodeItem, call: EncodeCall, deadline: Deadline
+    ) -> tuple[EcItem, bool]:
+        key = (call.cache_salt, item.mm_hash)
+        held = self._connector.held(item.mm_hash, call.cache_salt, call.lease_s)
+        if held is not None:
+            self._metrics.items.labels("cache").inc()
+            return self._of_rows(held, item), True
+        reused = key in self._in_flight
+        if not reused:
+            self._metrics.items.labels("inline" if item.handle is None else "handle").inc()
+        async with asyncio.timeout(deadline.remaining("encode")):
+            published = await self._flights.run(key, lambda: self._publish(item, call, deadline))
+        held = self._connector.held(item.mm_hash, call.cache_salt, call.lease_s)
+        return self._of_rows(held or published, item), reused
+
+    def _of_rows(self, published: EcItem, item: EncodeItem) -> EcItem:
+        if published.shape[0] != item.rows:
+            raise _wrong_rows(item, published.shape[0])
+        return published
+
+    async def _publish(self, item: EncodeItem, call: EncodeCall, deadline: Deadline) -> EcItem:
+        salt = call.cache_salt
+        shape = (item.rows, self._adapter.shape.embedding_width)
+        self._in_flight.add((salt, item.mm_hash))
+        try:
+            self._connector.expect(item.mm_hash, shape=shape, dtype=self._dtype, salt=salt)
+            pixels = await self._pixels(item, deadline)
+            if pixels.layout.rows != item.rows:
+                raise _wrong_rows(item, pixels.layout.rows)
+            rows = await self._encoder.encode(item.mm_hash, pixels)
+            return await self._connector.publish(
+                item.mm_hash,
+                as_buffer(rows.cpu()),
+                shape=shape,
+                dtype=self._dtype,
+                salt=salt,
+                lease_s=call.lease_s,
+            )
+        except BaseException as error:
+            reason = error.message if isinstance(error, TriptychError) else "it was given up"
+            self._connector.fail(
+                item.mm_hash,
+                TransferError(f"encoding failed: {reason}", "missing", (item.mm_hash,)),
+                salt,
+            )
+            raise
+        finally:
+            self._in_flight.discard((salt, item.mm_hash))
+
+    async def _pixels(self, item: EncodeItem, deadline: Deadline) -> EncoderInput:
+        where = f"items.{item.mm_hash}"
+        if item.data is not None or item.text is not None:
+            fields = (
+                codec.decode(item.data)
+                if item.data is not None
+                else await decode_item(item.text or "")
+            )
+            layout = self._adapter.layout(item.modality, fields, where)
+            pixels = self._adapter.encoder_input(layout, fields, where)
+            source = "inline"
+        elif item.handle is not None:
+            pixels = await fetch_pixels(
+                self._adapter, self._connector, item.handle, None, deadline, where, item.modality
+            )
+            source = "handle"
+        else:
+            raise InvalidRequest(
+                f"item {item.mm_hash} has no pixels", where, items=(item.mm_hash,)
+            )
+        self._metrics.encoder_input_bytes.labels(source).inc(pixels.pixels.nbytes)
+        return pixels
+
+
+def raise_together(results: Sequence[T | BaseException]) -> list[T]:
+    """The results, or one error for all that failed.
+
+    Raises:
+        TransferError: all failures are; names every item.
+        BaseException: else the first failure that is none.
+    """
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in errors:
+        if not isinstance(error, TransferError):
+            raise error
+    transfers = [error for error in errors if isinstance(error, TransferError)]
+    if transfers:
+        first = transfers[0]
+        items = tuple(dict.fromkeys(name for error in transfers for name in error.items))
+        raise TransferError(first.message, first.kind, items, first.param, first.stage)  # type: ignore[arg-type]
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+def _wrong_rows(item: EncodeItem, rows: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"item {item.mm_hash} gives {rows} embedding rows, its placeholder takes {item.rows}",
+        "features.mm_placeholders",
+        items=(item.mm_hash,),
+    )
