@@ -23,6 +23,8 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         allowed_hosts: hosts that unsigned descriptors may name.
         lease_s: how long a published item or a read is kept unless extended.
         max_item_bytes: largest item that is published or fetched.
+        shm_dir: a directory that the connectors of this host share, needed for `shm` between
+            network namespaces (pods) only; without it nothing is put into a file system.
         connect_timeout_s: most time to reach a peer.
         threads: threads that copy and move large items.
     """
@@ -36,6 +38,7 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     allowed_hosts: tuple[str, ...] = ()
     lease_s: float = 30.0
     max_item_bytes: int = 2**30
+    shm_dir: str = ""
     connect_timeout_s: float = 5.0
     threads: int = 16
 

@@ -16,7 +16,7 @@ from ec_connector.peer import HeldLease, Peer
 from ec_connector.regions import Region
 from ec_connector.transports.base import Channel, Context, Transport
 from protocol.deadline import Deadline
-from protocol.errors import TransferError, TriptychError
+from protocol.errors import DeadlineExceeded, TransferError, TriptychError
 from protocol.transfer import EcItem
 from telemetry.ec import EcMetrics
 
@@ -87,8 +87,8 @@ class Consumer:
             return [scratch[-1][0]]
 
         try:
-            async with self._remote(item, place, deadline) as (granted, viewed):
-                data = (scratch[-1][0] if viewed is None else viewed).toreadonly()
+            async with self._remote(item, place, deadline, in_place=True) as (granted, found):
+                data = found.toreadonly()
                 try:
                     yield Fetched(data, granted.shape, granted.dtype)
                 finally:
@@ -102,23 +102,19 @@ class Consumer:
     ) -> None:
         """The item scattered into buffers; see `EcConnector.fetch_into`."""
         size = sum(buffer.nbytes for buffer in into)
-        executor = self._context.executor
         if self._is_ours(item):
             async with self._local(item, deadline) as grant:
                 _expect_size(item, grant.nbytes, size)
                 views = self._regions[grant.region].views(grant.spans)
-                await run(executor, size, lambda: scatter(views, into))
+                await run(self._context.executor, size, lambda: scatter(views, into))
             return
 
         def place(granted: Granted) -> Sequence[memoryview]:
             _expect_size(item, granted.nbytes, size)
             return into
 
-        async with self._remote(item, place, deadline) as (granted, viewed):
-            if viewed is not None:
-                _expect_size(item, granted.nbytes, size)
-                source = viewed
-                await run(executor, size, lambda: scatter([source], into))
+        async with self._remote(item, place, deadline, in_place=False):
+            pass
 
     # ---- this process's own items
 
@@ -157,18 +153,20 @@ class Consumer:
 
     @asynccontextmanager
     async def _remote(
-        self, item: EcItem, place: Place, deadline: Deadline
-    ) -> AsyncIterator[tuple[Granted, memoryview | None]]:
-        """The granted item: received into `place(granted)`, or where it is if it can be viewed.
+        self, item: EcItem, place: Place, deadline: Deadline, *, in_place: bool
+    ) -> AsyncIterator[tuple[Granted, memoryview]]:
+        """The granted item: where it is, if `in_place` and possible, or in `place(granted)`.
 
         The lease is checked once more at the end: bytes that were used or copied while it had
         lapsed may have been overwritten, so then the whole context fails.
         """
         peer = await self._peer(item, deadline)
-        granted, lease, channel, view = await self._move(peer, item, place, deadline)
+        granted, lease, channel, data = await self._move(
+            peer, item, place, deadline, in_place=in_place
+        )
         done = False
         try:
-            yield granted, view
+            yield granted, data
             if not await peer.confirm(lease):
                 raise TransferError(
                     f"item {item.mm_hash}: the lease lapsed while it was read",
@@ -181,15 +179,20 @@ class Consumer:
             await channel.close(clean=True)
 
     async def _move(
-        self, peer: Peer, item: EcItem, place: Place, deadline: Deadline
-    ) -> tuple[Granted, HeldLease, Channel, memoryview | None]:
+        self, peer: Peer, item: EcItem, place: Place, deadline: Deadline, *, in_place: bool
+    ) -> tuple[Granted, HeldLease, Channel, memoryview]:
         """Try the transports, best first; one that fails is dropped for this peer."""
         failure: TransferError | None = None
         candidates = peer.usable(self._transports, item)
         for index, transport in enumerate(candidates):
             last = index == len(candidates) - 1
             try:
-                return await self._move_by(transport, peer, item, place, deadline, last=last)
+                return await self._move_by(
+                    transport, peer, item, place, deadline, in_place=in_place, last=last
+                )
+            except DeadlineExceeded as error:
+                failure = _named(TransferError(error.message, "transport_failed"), item)
+                break
             except TransferError as error:
                 failure = _named(error, item)
                 if error.kind != "transport_failed":
@@ -213,8 +216,9 @@ class Consumer:
         place: Place,
         deadline: Deadline,
         *,
+        in_place: bool,
         last: bool,
-    ) -> tuple[Granted, HeldLease, Channel, memoryview | None]:
+    ) -> tuple[Granted, HeldLease, Channel, memoryview]:
         started = time.monotonic()
         setup = deadline if last else deadline.within(_SETUP_S)
         link = await peer.link(transport, setup)
@@ -223,16 +227,18 @@ class Consumer:
         try:
             granted, lease = await peer.read(item, transport.name, channel.route, deadline)
             self._check(item, granted)
-            view = channel.view(granted)
-            if view is None:
-                await channel.receive(granted, place(granted), deadline)
+            data = await channel.view(granted, deadline) if in_place else None
+            if data is None:
+                buffers = place(granted)
+                await channel.receive(granted, buffers, deadline)
+                data = buffers[0]
         except BaseException:
             if lease is not None:
                 peer.release(lease, done=False)
             await channel.close(clean=False)
             raise
         self._observe(transport.name, granted.nbytes, started)
-        return granted, lease, channel, view
+        return granted, lease, channel, data
 
     def _check(self, item: EcItem, granted: Granted) -> None:
         check_form(

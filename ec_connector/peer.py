@@ -247,15 +247,7 @@ class Peer(FrameProtocol):
 
     def frame_received(self, body: memoryview) -> None:
         if not self._welcome.done():
-            try:
-                answer = self._handshake.receive(body)
-            except TransferError as error:
-                self._welcome.set_exception(error)
-                return
-            if isinstance(answer, bytes):
-                self.send_packed(answer)
-            else:
-                self._welcome.set_result(answer)
+            self._greeted(body)
             return
         try:
             frame = from_producer.decode(body)
@@ -270,7 +262,18 @@ class Peer(FrameProtocol):
                 if renewal is not None:
                     renewal.settle(frame.leases)
             case Capabilities():
-                self.capabilities = frame.transports
+                self._update(frame.transports)
+
+    def _greeted(self, body: memoryview) -> None:
+        try:
+            answer = self._handshake.receive(body)
+        except TransferError as error:
+            self._welcome.set_exception(error)
+            return
+        if isinstance(answer, bytes):
+            self.send_packed(answer)
+        else:
+            self._welcome.set_result(answer)
 
     def closed(self, reason: str) -> None:
         error = _unreachable((self.info.host, self.info.port), f"the connection {reason}")
@@ -287,6 +290,12 @@ class Peer(FrameProtocol):
         self._renewals.clear()
         if self._renewing is not None:
             self._renewing.cancel()
+
+    def _update(self, capabilities: dict[str, bytes]) -> None:
+        self.capabilities = capabilities
+        for name, link in self._links.items():
+            if name in capabilities:
+                link.update(capabilities[name])
 
     def _answered(self, frame: Granted | Failed) -> None:
         future = self._reads.get(frame.id)

@@ -15,6 +15,7 @@ from protocol.errors import InvalidRequest
 GROUP = "triptych.transports"
 
 BUILT_IN = {
+    "shm": "ec_connector.transports.shm:ShmTransport",
     "tcp": "ec_connector.transports.tcp:TcpTransport",
 }
 """Ours, also where the distribution's metadata is absent or older."""

@@ -71,8 +71,12 @@ class Channel(ABC):
             TransferError: `transport_failed`.
         """
 
-    def view(self, granted: Granted) -> memoryview | None:
-        """The granted bytes where they are, read-only; None where they must be received."""
+    async def view(self, granted: Granted, deadline: Deadline) -> memoryview | None:
+        """The granted bytes where they are, read-only; None where they must be received.
+
+        Raises:
+            TransferError: `transport_failed`.
+        """
         return None
 
     @abstractmethod
@@ -82,6 +86,9 @@ class Channel(ABC):
 
 class Link(ABC):
     """A way to one peer."""
+
+    def update(self, capability: bytes) -> None:  # noqa: B027 (most links need not know)
+        """The peer has said anew what it has."""
 
     @abstractmethod
     async def open(self, nbytes: int, deadline: Deadline) -> Channel:
