@@ -38,6 +38,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         request_timeout_s: seconds from admission to the last token.
         stage_wait_s: seconds a request waits for a ready replica of a stage.
         embedding_lease_s: how long an encode replica holds an item for its prefill.
+        directory_entries: embeddings whose holder is remembered.
         probe_interval_s, probe_timeout_s: how often a replica is asked for a sign of life, and how
             long it may take before its calls are given up.
         affinity_slack: how far above the mean load an encode replica is still chosen because it
@@ -56,6 +57,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     request_timeout_s: float = 600.0
     stage_wait_s: float = 30.0
     embedding_lease_s: float = 30.0
+    directory_entries: int = 65536
     probe_interval_s: float = 1.0
     probe_timeout_s: float = 5.0
     affinity_slack: float = 1.25

@@ -59,17 +59,6 @@ class _Course:
     async def lose_pixels(self) -> None:
         self.prompt = await self.rendering.again(self.prompt)
 
-    def lose_embeddings(self, error: TransferError) -> None:
-        """Forget the items that could not be fetched; a holder that is at fault is avoided."""
-        self.transfers += 1
-        encoded = self.encoded
-        for mm_hash in error.items or tuple(encoded.holders):
-            encoded.items.pop(mm_hash, None)
-            encoded.foreign.pop(mm_hash, None)
-            holder = encoded.holders.pop(mm_hash, None)
-            if holder is not None and error.kind in _PEER_FAULTS:
-                self.failed.add(holder.id)
-
 
 class Pipeline:
     """RenderedPrompt -> TokenDelta stream."""
@@ -140,6 +129,16 @@ class Pipeline:
                 await self._encode.run(course.prompt, plan, course.encoded, course.failed)
         return metadata_only(prompt.request, course.encoded, resumed)
 
+    def _lose_embeddings(self, course: _Course, plan: Plan, error: TransferError) -> None:
+        """Forget the items that could not be fetched; a holder that is at fault is avoided."""
+        course.transfers += 1
+        for mm_hash in error.items or tuple(course.encoded.holders):
+            holder = course.encoded.drop(mm_hash)
+            if holder is not None:
+                self._encode.lost(course.prompt, plan, mm_hash, holder.id)
+                if error.kind in _PEER_FAULTS:
+                    course.failed.add(holder.id)
+
     async def _generate(
         self,
         role: Role,
@@ -166,7 +165,7 @@ class Pipeline:
                 if role == "all" or course.sends_pixels:
                     await course.lose_pixels()
                 else:
-                    course.lose_embeddings(error)
+                    self._lose_embeddings(course, plan, error)
                 raise
 
     async def _split(
@@ -218,7 +217,7 @@ class Pipeline:
                 if course.sends_pixels:
                     await course.lose_pixels()
                 else:
-                    course.lose_embeddings(error)
+                    self._lose_embeddings(course, plan, error)
                 raise
 
 

@@ -98,6 +98,7 @@ class _Waiter:
     suits: Callable[[Member], bool]
     avoid: Collection[str]
     key: str | None
+    prefer: str | None
 
 
 class ReplicaPool:
@@ -122,6 +123,7 @@ class ReplicaPool:
         self._stopping = False
         least_loaded = LeastLoaded()
         self._policies: defaultdict[Role, Policy] = defaultdict(lambda: least_loaded)
+        self.on_leave: Callable[[Member], None] = lambda _member: None
         self._policies["encode"] = BoundedConsistentHash(config.affinity_slack)
 
     def start(self, membership: Membership) -> None:
@@ -178,6 +180,7 @@ class ReplicaPool:
         suits: Callable[[Member], bool] = lambda _member: True,
         avoid: Collection[str] = (),
         key: str | None = None,
+        prefer: str | None = None,
     ) -> AsyncIterator[Member]:
         """A ready replica of the role for one call, chosen by the role's policy.
 
@@ -187,12 +190,17 @@ class ReplicaPool:
             suits: narrows the choice (the cohort, whether it can encode pixels).
             avoid: ids that failed this request; taken only where nobody else is ready.
             key: content for affinity.
+            prefer: id of a replica to take if it can be had.
 
         Raises:
             Unavailable: nobody became ready within `stage_wait_s`.
             Overloaded: the stage's queue is full, or all replicas stayed busy.
         """
-        member = await self._take(role, deadline, suits, avoid, key)
+        member = await self._take(
+            role,
+            deadline,
+            _Waiter(asyncio.get_running_loop().create_future(), suits, avoid, key, prefer),
+        )
         try:
             yield member
         finally:
@@ -204,6 +212,7 @@ class ReplicaPool:
         for replica_id in self._members.keys() - listed.keys():
             member = self._members.pop(replica_id)
             member.listed = False
+            self.on_leave(member)
             task = asyncio.create_task(self._leave(member, self._watchers.pop(replica_id)))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
@@ -215,20 +224,12 @@ class ReplicaPool:
 
     # --- granting ---------------------------------------------------------------------------
 
-    async def _take(
-        self,
-        role: Role,
-        deadline: Deadline,
-        suits: Callable[[Member], bool],
-        avoid: Collection[str],
-        key: str | None,
-    ) -> Member:
+    async def _take(self, role: Role, deadline: Deadline, waiter: _Waiter) -> Member:
         queue = self._waiters[role]
         if len(queue) >= self.stage(role).queue:
             raise Overloaded(
                 f"too many requests wait for {role}", stage=STAGE_OF[role], retry_after=1.0
             )
-        waiter = _Waiter(asyncio.get_running_loop().create_future(), suits, avoid, key)
         queue.append(waiter)
         self._grant(role)
         try:
@@ -237,7 +238,7 @@ class ReplicaPool:
         except TimeoutError:
             if waiter.granted.done():
                 return waiter.granted.result()
-            raise self._nobody(role, suits) from None
+            raise self._nobody(role, waiter.suits) from None
         except asyncio.CancelledError:
             if waiter.granted.done():
                 self._give_back(waiter.granted.result())
@@ -268,7 +269,8 @@ class ReplicaPool:
             if not suiting:
                 continue
             fresh = [m for m in suiting if m.id not in waiter.avoid] or suiting
-            member = self._policies[role].pick(fresh, waiter.key)
+            preferred = [m for m in fresh if m.id == waiter.prefer]
+            member = preferred[0] if preferred else self._policies[role].pick(fresh, waiter.key)
             member.in_flight += 1
             if member.in_flight >= limit:
                 free.remove(member)

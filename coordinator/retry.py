@@ -69,13 +69,22 @@ class Budget:
 class Attempt:
     """One try of a stage; leaving it swallows an error that deserves another try."""
 
-    def __init__(self, retries: Retries, stage: str, deadline: Deadline, failed: set[str]) -> None:
+    def __init__(
+        self,
+        retries: Retries,
+        stage: str,
+        deadline: Deadline,
+        failed: set[str],
+        faults: list[TriptychError],
+    ) -> None:
         self.failed = failed
         self.last = False
         self._retries = retries
         self._stage = stage
         self._deadline = deadline
         self._member: Member | None = None
+        self._costs = True
+        self._faults = faults
 
     def at(self, member: Member, stage: str | None = None) -> None:
         """Say which replica (and stage) this try is at, so that the next one avoids it."""
@@ -85,6 +94,10 @@ class Attempt:
     def blameless(self) -> None:
         """The failure is not the replica's: the next try may go there again."""
         self._member = None
+
+    def costless(self) -> None:
+        """Another request's call failed: trying again takes nothing from the budget."""
+        self._costs = False
 
     async def __aenter__(self) -> None:
         return
@@ -101,7 +114,14 @@ class Attempt:
             error.stage = self._stage
         if self._member is not None:
             self.failed.add(self._member.id)
-        if self.last or not self._retries.allow(error, self._deadline):
+        # A request that breaks replicas must not be taken through all of them.
+        poisonous = isinstance(error, InternalError) and any(
+            isinstance(earlier, InternalError) for earlier in self._faults
+        )
+        self._faults.append(error)
+        if self.last or poisonous:
+            return False
+        if not self._retries.allow(error, self._deadline, costs=self._costs):
             return False
         if isinstance(error, Overloaded):
             await asyncio.sleep(_PAUSE_S * (1 + random.random()))  # noqa: S311
@@ -126,15 +146,16 @@ class Retries:
             failed: ids of replicas to avoid, added to with each failure.
         """
         avoided = set() if failed is None else failed
+        faults: list[TriptychError] = []
         for number in range(1, limit + 1):
-            attempt = Attempt(self, stage, deadline, avoided)
+            attempt = Attempt(self, stage, deadline, avoided, faults)
             attempt.last = number == limit
             yield attempt
 
-    def allow(self, error: TriptychError, deadline: Deadline) -> bool:
+    def allow(self, error: TriptychError, deadline: Deadline, *, costs: bool = True) -> bool:
         """Whether the budget and the clock permit one more try after `error`."""
         try:
             deadline.remaining()
         except DeadlineExceeded:
             return False
-        return can_help_elsewhere(error) and self._budget.spend()
+        return can_help_elsewhere(error) and (not costs or self._budget.spend())

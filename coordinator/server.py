@@ -16,6 +16,7 @@ from coordinator.clients.foreign import ForeignClient
 from coordinator.clients.native import NativeClient
 from coordinator.concurrency import Janitor
 from coordinator.config import CoordinatorConfig
+from coordinator.directory import Directory
 from coordinator.front import Front
 from coordinator.membership.base import Membership
 from coordinator.pipeline import Pipeline
@@ -51,10 +52,12 @@ class CoordinatorServer:
         self._janitor = Janitor()
         self.registry = CollectorRegistry()
         self.pool = ReplicaPool(config, self._connect)
+        self._directory = Directory(config.directory_entries)
+        self.pool.on_leave = lambda member: self._directory.forget_holder(member.id)
         retries = Retries(Budget())
         pipeline = Pipeline(
             self.pool,
-            EncodeStage(self.pool, retries, config),
+            EncodeStage(self.pool, self._directory, retries, config),
             PrefillStage(self._janitor, config),
             DecodeStage(config),
             retries,

@@ -76,6 +76,20 @@ class Encoded:
     foreign: dict[str, Any] = field(default_factory=dict)
     holders: dict[str, Member] = field(default_factory=dict)
 
+    def add(self, mm_hash: str, holder: Member, item: EcItem | None, foreign: Any) -> None:
+        """An item is there."""
+        self.holders[mm_hash] = holder
+        if item is not None:
+            self.items[mm_hash] = item
+        if foreign is not None:
+            self.foreign[mm_hash] = foreign
+
+    def drop(self, mm_hash: str) -> Member | None:
+        """An item is not there after all; returns who was said to hold it."""
+        self.items.pop(mm_hash, None)
+        self.foreign.pop(mm_hash, None)
+        return self.holders.pop(mm_hash, None)
+
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:

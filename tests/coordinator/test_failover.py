@@ -50,8 +50,9 @@ async def check_answer(stage: Stage, count: int = 8) -> None:
 async def test_a_failed_call_is_made_again(start: Start, role: Role, error: TriptychError) -> None:
     name = "generate" if role == "decode" else role
     async with start((*SPLIT, "render", "prefill", "decode")) as stage:
+        fail = once(name, type(error)(error.message))
         for replica in stage.of(role):
-            replica.fail = once(name, type(error)(error.message))
+            replica.fail = fail
         await check_answer(stage)
 
 
