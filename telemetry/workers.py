@@ -79,10 +79,6 @@ class WorkerMetrics:
             "kv_pinned_requests", "Prefilled requests whose blocks wait to be fetched"
         )
         self.encoder_waiting = self._gauge("encoder_waiting_items", "Items that wait to be encoded")
-        self.ec_entries = self._gauge("ec_entries", "Entries of the EC store")
-        self.ec_pinned = self._gauge("ec_pinned_entries", "Entries of the EC store that are pinned")
-        self.ec_leases = self._gauge("ec_leases", "Leases that consumers hold here")
-        self.ec_offers = self._gauge("ec_offers", "Offers of KV blocks that stand")
         for source in SOURCES:
             self.items.labels(source)
 

@@ -16,6 +16,7 @@ from protocol.generate import (
     GenerateRequest,
     GenerateResponse,
     Logprobs,
+    TokenLogprob,
     Usage,
 )
 from protocol.rpc import TokenDelta
@@ -33,7 +34,7 @@ class _Choice:
     output: TextOutput
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
-    logprobs: list[Any] | None = None
+    logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -85,12 +86,7 @@ class Answer:
         choice.token_ids += part.token_ids
         choice.text += part.text or ""
         if part.logprobs is not None:
-            content = (
-                part.logprobs.content
-                if isinstance(part.logprobs, Logprobs)
-                else part.logprobs["content"]
-            )
-            choice.logprobs = [*(choice.logprobs or ()), *content]
+            choice.logprobs = [*(choice.logprobs or ()), *part.logprobs.content]
         choice.finish_reason, choice.stop_reason = part.finish_reason, part.stop_reason
         return part
 
@@ -140,11 +136,6 @@ class Answer:
         echo = bool(request.return_token_ids) and self._first
         self._first = False
         options = request.stream_options
-        content = part.logprobs
-        if isinstance(content, Logprobs):
-            entries: list[Any] | None = content.content
-        else:
-            entries = None if content is None else content["content"]
         total = len(self._choices[index].token_ids) if part.finish_reason else None
         return GenerateChunk(
             request_id=self.id,
@@ -157,7 +148,7 @@ class Answer:
                     index,
                     part.token_ids,
                     part.text or "",
-                    entries,
+                    part.logprobs.content if part.logprobs is not None else None,
                     (part.finish_reason, part.stop_reason),
                     total,
                 )
@@ -183,14 +174,11 @@ class Answer:
         index: int,
         token_ids: list[int],
         text: str,
-        logprobs: list[Any] | None,
+        logprobs: list[TokenLogprob] | None,
         finish: tuple[FinishReason | None, int | str | None],
         total: int | None,
     ) -> GenerateChoice:
         as_text = self._request.output_mode == "text"
-        entries: Logprobs | dict[str, Any] | None = None
-        if logprobs is not None:
-            entries = {"content": logprobs} if as_text else Logprobs(logprobs)
         versions: list[dict[str, Any]] | None = None
         if total is not None:
             versions = [{"version": _VERSION, "start": 0, "end": total}] if total else []
@@ -201,7 +189,7 @@ class Answer:
             token_ids=token_ids,
             weight_versions=versions,
             text=text if as_text else msgspec.UNSET,
-            logprobs=entries,
+            logprobs=None if logprobs is None else Logprobs(logprobs),
         )
 
 

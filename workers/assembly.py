@@ -87,9 +87,7 @@ def load_model(config: WorkerConfig) -> Model:
     if config.loads_language:
         language = adapter.load_language(config.model, dtype, device)
     if config.loads_vision:
-        tower = adapter.load_vision(
-            config.model, dtype, device, normalize=config.normalize_pixels
-        )
+        tower = adapter.load_vision(config.model, dtype, device, normalize=config.normalize_pixels)
     name = str(dtype).removeprefix("torch.")
     print_ = fingerprint(config.model, config.revision, name, config.block_size)
     return Model(adapter, dtype, device, language, tower, print_)

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 
-class Disconnected(Exception):  # noqa: N818 - it reads as what happened
+class Disconnected(Exception):
     """The client is gone; nobody reads an answer."""
 
 
@@ -63,9 +63,7 @@ class EventStream(Response):
             await self._rest.aclose()
 
     async def _pump(self, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        )
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": self._first, "more_body": True})
         async for event in self._rest:
             await send({"type": "http.response.body", "body": event, "more_body": True})

@@ -115,7 +115,7 @@ class EncoderQueue:
         try:
             rows = self._tower.encode([job.item for job in batch])
             return [_checked(job, part.clone()) for job, part in zip(batch, rows, strict=True)]
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the thread outlives any request
             if len(batch) > 1:  # find out whose fault it is
                 return [result for job in batch for result in self._encode([job])]
             _log.exception("the vision tower failed", exc_info=error)

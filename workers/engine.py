@@ -199,7 +199,7 @@ class Engine:
                     busy |= self.encoder.run_batch()
                 if self._scheduler is not None:
                     busy |= self._step()
-            except Exception:
+            except Exception:  # noqa: BLE001 - the thread outlives any request
                 _log.exception("the model's thread failed outside a step")
             self._flush()
 
@@ -212,7 +212,7 @@ class Engine:
                     return False
                 try:
                     command()
-                except Exception:
+                except Exception:  # noqa: BLE001 - the thread outlives any request
                     _log.exception("a command to the model's thread failed")
                 command = self._commands.get_nowait()
         except queue.Empty:
@@ -228,7 +228,7 @@ class Engine:
         started = time.perf_counter()
         try:
             tokens, logprobs = runner.run(step)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the thread outlives any request
             self._fail_step(step, error)
             return True
         self._take(scheduler.complete(step, tokens), logprobs)
@@ -250,9 +250,7 @@ class Engine:
             self._post(work_id, Failed(InternalError("the model could not compute the request")))
             self._take(scheduler.abort(work_id))
 
-    def _take(
-        self, events: list[Event], logprobs: list[TokenLogprob | None] | None = None
-    ) -> None:
+    def _take(self, events: list[Event], logprobs: list[TokenLogprob | None] | None = None) -> None:
         """Turn what the scheduler says into messages."""
         for event in events:
             match event:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
 from protocol.deadline import Deadline
@@ -143,8 +144,10 @@ class Generator:
     async def generate(
         self, request: GenerateRequest, deadline: Deadline
     ) -> AsyncIterator[TokenDelta]:
-        """Generate to the end. With KV blocks in the request the stream begins after the first
-        tokens, which prefill told."""
+        """Generate to the end.
+
+        With KV blocks in the request the stream begins after the first tokens, which prefill told.
+        """
         async with self.run(request, deadline) as run:
             async for delta in run:
                 yield delta
@@ -193,7 +196,12 @@ class Generator:
             await asyncio.gather(*running.loads, return_exceptions=True)
 
     def _place(
-        self, admitted: Admitted, items: list[MediaItem], handoff: KvHandoff | None, *, prefill: bool
+        self,
+        admitted: Admitted,
+        items: list[MediaItem],
+        handoff: KvHandoff | None,
+        *,
+        prefill: bool,
     ) -> Running:
         """The request as the scheduler and the runner see it."""
         request = admitted.request
@@ -205,9 +213,7 @@ class Generator:
                 len(request.token_ids), [(item.ref.placeholder, item.layout) for item in items]
             )
         spans = [
-            MediaSpan(
-                item.ref.mm_hash, item.ref.placeholder.offset, item.ref.placeholder.length
-            )
+            MediaSpan(item.ref.mm_hash, item.ref.placeholder.offset, item.ref.placeholder.length)
             for item in items
         ]
         work = Work(
@@ -338,38 +344,33 @@ class Run:
     async def __aiter__(self) -> AsyncIterator[TokenDelta]:
         """Deltas in order; the last one carries the usage."""
         running = self._running
-        while True:
-            tokens: dict[int, list[Token]] = {}
-            over, aborted = False, False
-            for message in await self._generator.read(running, self._deadline):
-                if isinstance(message, Token):
-                    if message.choice in running.open:
-                        tokens.setdefault(message.choice, []).append(message)
-                elif isinstance(message, Allocated):
+        over = False
+        while not over:
+            messages = await self._generator.read(running, self._deadline)
+            for message in messages:
+                if isinstance(message, Allocated):
                     await self._generator.adopt(running, message.blocks, self._deadline)
-                elif isinstance(message, Finished):
-                    over = True
-                elif isinstance(message, Aborted):
-                    aborted = True
-            deltas = []
-            for choice, batch in tokens.items():
-                running.generated += len(batch)
-                if batch[-1].finish is not None:
-                    running.open.discard(choice)
-                deltas.append(_delta(batch))
-            if aborted:
-                deltas += [
-                    TokenDelta(index=choice, finish_reason="abort")
-                    for choice in sorted(running.open)
-                ]
-                over = True
+            deltas = self._tokens(messages)
+            over = any(isinstance(message, Finished | Aborted) for message in messages)
+            if any(isinstance(message, Aborted) for message in messages):
+                deltas += [TokenDelta(index=c, finish_reason="abort") for c in sorted(running.open)]
             if over:
                 last = deltas.pop() if deltas else TokenDelta(index=running.work.choices[0])
-                deltas.append(_with_usage(last, running.usage))
+                deltas.append(msgspec.structs.replace(last, usage=running.usage))
             for delta in deltas:
                 yield delta
-            if over:
-                return
+
+    def _tokens(self, messages: list[Message | Aborted]) -> list[TokenDelta]:
+        """A delta per choice that has new tokens and was not stopped."""
+        running = self._running
+        tokens: dict[int, list[Token]] = {}
+        for message in messages:
+            if isinstance(message, Token) and message.choice in running.open:
+                tokens.setdefault(message.choice, []).append(message)
+                if message.finish is not None:
+                    running.open.discard(message.choice)
+        running.generated += sum(map(len, tokens.values()))
+        return [_delta(batch) for batch in tokens.values()]
 
 
 def _delta(tokens: list[Token]) -> TokenDelta:
@@ -384,10 +385,4 @@ def _delta(tokens: list[Token]) -> TokenDelta:
         logprobs=Logprobs(entries) if entries else None,
         finish_reason=reason,
         stop_reason=detail,
-    )
-
-
-def _with_usage(delta: TokenDelta, usage: Usage) -> TokenDelta:
-    return TokenDelta(
-        delta.index, delta.token_ids, delta.logprobs, delta.finish_reason, delta.stop_reason, usage
     )

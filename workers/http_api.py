@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
+from importlib.metadata import version
 
 import msgspec
 from starlette.requests import Request
@@ -93,7 +94,7 @@ class WorkerApi:
 
     async def version(self, _request: Request) -> Response:
         """The version of Triptych."""
-        return json_response({"version": VERSION})
+        return json_response({"version": version("triptych")})
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus text."""
@@ -179,9 +180,7 @@ class WorkerApi:
             params = None
             if items and self._publisher is not None:
                 lease_s = self._config.ec.lease_s
-                call = EncodeCall(
-                    asked.request_id or "", items, asked.cache_salt or "", lease_s
-                )
+                call = EncodeCall(asked.request_id or "", items, asked.cache_salt or "", lease_s)
                 params = ec_params((await self._publisher.encode(call, deadline)).items)
             return self._start(asked, _ignore).response(ec=params, unfinished="stop")
 

@@ -45,7 +45,7 @@ def block_hash(
     return digest.digest()
 
 
-class OutOfBlocks(Exception):  # noqa: N818 - it reads as what happened
+class OutOfBlocks(Exception):
     """More blocks were asked for than are free; nothing was taken."""
 
 

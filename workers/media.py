@@ -100,9 +100,7 @@ class MediaLoader:
         except ValueError as error:
             raise InvalidRequest(str(error), "ec_transfer_params") from None
         salt = request.cache_salt or ""
-        return [
-            await self._prepare(ref, ec, salt, deadline) for ref in request.features.items()
-        ]
+        return [await self._prepare(ref, ec, salt, deadline) for ref in request.features.items()]
 
     async def load(self, item: MediaItem, salt: str, deadline: Deadline) -> torch.Tensor:
         """An item's embedding, [rows, embedding_width]; nobody may write to it.

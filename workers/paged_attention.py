@@ -89,8 +89,8 @@ def plan_layout(kv: KvBuffer, sequences: Sequence[tuple[list[int], int, int]]) -
         lengths = np.array([start + 1 for _, start, _ in sequences[:decodes]])
         used = -(-int(lengths.max()) // size)
         decode_blocks = _to(table[:decodes, :used].reshape(-1), device)
-        mask = np.arange(used * size) < lengths[:, None]
-        decode_mask = _to(mask[:, None, None, :], device)
+        within = np.arange(used * size) < lengths[:, None]
+        decode_mask = _to(within[:, None, None, :], device)
     chunks = []
     begin = decodes
     for row in range(decodes, len(sequences)):

@@ -141,9 +141,7 @@ class Publisher:
             )
             source = "handle"
         else:
-            raise InvalidRequest(
-                f"item {item.mm_hash} has no pixels", where, items=(item.mm_hash,)
-            )
+            raise InvalidRequest(f"item {item.mm_hash} has no pixels", where, items=(item.mm_hash,))
         self._metrics.encoder_input_bytes.labels(source).inc(pixels.pixels.nbytes)
         return pixels
 

@@ -148,7 +148,7 @@ class ModelRunner:
         deepstack: Sequence[torch.Tensor] = ()
         if rows:
             media_rows = torch.from_numpy(np.concatenate(rows)).to(self._device)
-            levels = torch.cat(media).split(self._shape.hidden, dim=1)
+            levels = torch.split(torch.cat(media), self._shape.hidden, dim=1)
             embeds[media_rows] = levels[0].to(embeds.dtype)
             deepstack = [level.to(embeds.dtype) for level in levels[1:]]
         layout = plan_layout(

@@ -66,10 +66,7 @@ def sample(
     rows = torch.tensor([draw.row for draw in draws], device=logits.device)
     plain = all(_is_plain(draw) for draw in draws)
     picked = logits if plain and len(draws) == len(logits) else logits[rows]
-    if plain:
-        tokens = picked.argmax(-1)
-    else:
-        tokens = _sample_rows(_adjusted(picked, draws), draws)
+    tokens = picked.argmax(-1) if plain else _sample_rows(_adjusted(picked, draws), draws)
     chosen: list[int] = tokens.tolist()
     entries: list[TokenLogprob | None] = [None] * len(draws)
     asked = [i for i, draw in enumerate(draws) if draw.params.logprobs is not None]
@@ -120,7 +117,9 @@ def _sample_rows(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
             [
                 draw.params.effective_temperature or 1.0,
                 draw.params.top_p,
-                min(draw.params.top_k, logits.shape[1]) if draw.params.top_k > 0 else logits.shape[1],
+                min(draw.params.top_k, logits.shape[1])
+                if draw.params.top_k > 0
+                else logits.shape[1],
                 draw.params.min_p,
                 uniform(draw.seed, draw.choice, draw.step),
             ]
@@ -133,7 +132,7 @@ def _sample_rows(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     probs = torch.softmax(logits.double() / temperature, dim=-1)
     probs = probs.masked_fill(probs < min_p * probs.amax(-1, keepdim=True), 0.0)
     if any(draw.params.top_p < 1 or draw.params.top_k > 0 for draw in draws):
-        ordered, index = probs.sort(-1, descending=True, stable=True)
+        ordered, index = probs.sort(stable=True, dim=-1, descending=True)
         ranks = torch.arange(logits.shape[1], device=logits.device)
         ordered = ordered.masked_fill(ranks >= top_k, 0.0)
         before = ordered.cumsum(-1) - ordered

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -89,16 +90,14 @@ class WorkerServer:
             if parts.generator is not None:
                 parts.generator.draining = True
             self._status.touch()
-            while time.monotonic() < deadline and not _idle(parts):
-                await asyncio.sleep(0.02)
+            await _until(lambda: _idle(parts), deadline)
         if self._rpc is not None:
             await self._rpc.stop(0)
         if self._http is not None:
             await self._http.stop(1)
         if parts is not None:
-            # The engine stops first: its cache lies in the connector's memory.
-            left = max(0.0, deadline - time.monotonic())
-            await parts.connector.drain(left)
+            await _until(lambda: _unread(parts), deadline)
+            # The engine first: its cache lies in the connector's memory.
             await parts.engine.stop()
             await parts.connector.stop()
         self._parts = self._rpc = self._http = None
@@ -188,3 +187,15 @@ def _idle(parts: Parts) -> bool:
     return not (parts.generator and parts.generator.open) and not (
         parts.publisher and parts.publisher.open
     )
+
+
+def _unread(parts: Parts) -> bool:
+    """Whether no peer reads from us, nor is to."""
+    stats = parts.connector.stats()
+    return not (stats.leases or stats.offers)
+
+
+async def _until(condition: Callable[[], bool], deadline: float) -> None:
+    """Wait for a condition that nobody announces, at most until `deadline`."""
+    while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)

@@ -6,12 +6,11 @@ Over gRPC tokens stay tokens: the coordinator's derender does this there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 from tokenizers import Tokenizer
 
-from protocol.generate import FinishReason, GenerateRequest, Logprobs, TokenLogprob
+from protocol.generate import FinishReason, GenerateRequest, Logprobs, TokenLogprob, TopLogprob
 from protocol.rpc import TokenDelta
 from serving.detokenizer import Detokenizer, StopStrings
 
@@ -21,7 +20,7 @@ class ChoiceDelta(msgspec.Struct, frozen=True):
 
     token_ids: list[int]
     text: str | None
-    logprobs: Logprobs | dict[str, Any] | None
+    logprobs: Logprobs | None
     finish_reason: FinishReason | None
     stop_reason: int | str | None
 
@@ -76,25 +75,21 @@ class TextOutput:
             ids, text if self._as_text else None, self._logprobs(entries), finish, reason
         )
 
-    def _logprobs(self, entries: list[TokenLogprob] | None) -> Logprobs | dict[str, Any] | None:
-        if entries is None:
-            return None
-        if not self._as_text or self._tokenizer is None:
-            return Logprobs(entries)
-        return {
-            "content": [
-                self._text_entry(entry.token_id, entry.logprob)
-                | {
-                    "top_logprobs": [
-                        self._text_entry(top.token_id, top.logprob) for top in entry.top_logprobs
-                    ]
-                }
-                for entry in entries
-            ]
-        }
+    def _logprobs(self, entries: list[TokenLogprob] | None) -> Logprobs | None:
+        if entries is None or not self._as_text or self._tokenizer is None:
+            return None if entries is None else Logprobs(entries)
+        return Logprobs([_with_text(entry, self._tokenizer) for entry in entries])
 
-    def _text_entry(self, token_id: int, logprob: float) -> dict[str, Any]:
-        token = self._tokenizer.decode([token_id], skip_special_tokens=False) if (
-            self._tokenizer
-        ) else ""
-        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+
+def _with_text(entry: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprob:
+    """The entry and its alternatives with their tokens' text."""
+
+    def text(token_id: int) -> tuple[str, list[int]]:
+        token = tokenizer.decode([token_id], skip_special_tokens=False)
+        return token, list(token.encode())
+
+    top = [
+        TopLogprob(other.token_id, other.logprob, other.rank, *text(other.token_id))
+        for other in entry.top_logprobs
+    ]
+    return TokenLogprob(entry.token_id, entry.logprob, entry.rank, top, *text(entry.token_id))

@@ -44,7 +44,7 @@ def build_on_meta(make: Callable[[], nn.Module]) -> nn.Module:
     for name, child in list(module.named_modules()):
         if name and any(buffer.is_meta for buffer in child.buffers(recurse=False)):
             parent = module.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], type(child)(child.config))  # type: ignore[call-arg]
+            setattr(parent, name.rpartition(".")[2], type(child)(child.config))
     return module
 
 
@@ -93,6 +93,6 @@ def load_into(
 
 def _tensors(model_dir: str) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     for path in checkpoint_files(model_dir):
-        with safe_open(str(path), framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(str(path), framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a dict
                 yield name, lambda name=name: file.get_tensor(name)  # type: ignore[misc]

@@ -32,5 +32,6 @@ class Qwen25VlAdapter(QwenVlAdapter):
     def time_steps(self, layout: ItemLayout) -> Int64Array:
         if layout.modality == "image":
             return super().time_steps(layout)
-        interval = self.config.vision_config.tokens_per_second * layout.seconds_per_grid
-        return (np.arange(layout.grid[0]) * interval).astype(np.int64)
+        interval: float = self.config.vision_config.tokens_per_second * layout.seconds_per_grid
+        times: Int64Array = (np.arange(layout.grid[0]) * interval).astype(np.int64)
+        return times

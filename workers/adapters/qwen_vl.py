@@ -246,7 +246,7 @@ class _Tower(VisionTower):
         output = self._tower(torch.cat(pixels), grid_thw=grids)
         levels = [output.pooler_output, *(getattr(output, "deepstack_features", None) or ())]
         rows = torch.cat(levels, dim=-1)
-        return list(rows.split([item.layout.rows for item in inputs]))
+        return list(torch.split(rows, [item.layout.rows for item in inputs]))
 
     def _prepare(self, pixels: torch.Tensor) -> torch.Tensor:
         pixels = pixels.to(self._device)

@@ -1,0 +1,85 @@
+"""A tiny random Qwen3-VL checkpoint, and workers on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from protocol.deadline import Deadline
+from protocol.replica import Replica
+from serving.rpc_client import RpcChannel
+from tests.workers.prompts import IMAGE_PAD
+from workers.config import WorkerConfig
+from workers.server import WorkerServer
+
+torch.set_num_threads(1)
+
+VOCAB = 320
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose answers mean nothing but differ from picture to picture."""
+    torch.manual_seed(7)
+    path = tmp_path_factory.mktemp("tiny")
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": VOCAB,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 512,
+            "initializer_range": 0.3,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [4, 2, 2],
+                "mrope_interleaved": True,
+            },
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+            "tie_word_embeddings": True,
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 2,
+            "out_hidden_size": 32,
+            "num_position_embeddings": 64,
+            "patch_size": 4,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "deepstack_visual_indexes": [0],
+            "initializer_range": 0.3,
+        },
+        image_token_id=IMAGE_PAD,
+        video_token_id=IMAGE_PAD + 1,
+        vision_start_token_id=IMAGE_PAD - 2,
+        vision_end_token_id=IMAGE_PAD - 1,
+        tie_word_embeddings=True,
+    )
+    model = Qwen3VLForConditionalGeneration(config).eval()
+    model.save_pretrained(path)
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2]}))
+    (path / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.5, 0.5, 0.5],
+                "rescale_factor": 1 / 255,
+                "do_rescale": True,
+                "do_normalize": True,
+            }
+        )
+    )
+    return path
