@@ -1,7 +1,7 @@
 """Writes the chart's values.schema.json and the table of its README from `values_spec.py`.
 
-    python helm/generate.py            write them
-    python helm/generate.py --check    fail if one is out of step
+python helm/generate.py            write them
+python helm/generate.py --check    fail if one is out of step
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ def table() -> str:
     """The values as a Markdown table."""
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     lines = ["| value | type | default | meaning |", "|---|---|---|---|"]
-    for cells in rows(VALUES, defaults):
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    lines += [
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+        for cells in rows(VALUES, defaults)
+    ]
     return "\n".join(lines)
 
 

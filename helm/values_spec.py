@@ -5,6 +5,8 @@ Defaults live in `triptych/values.yaml`. `python helm/generate.py` writes
 while they are out of step.
 """
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from typing import Any
@@ -132,7 +134,6 @@ POD: dict[str, Schema] = {
     "podAnnotations": names("Annotations of its pods."),
     "podLabels": names("Labels of its pods."),
     "extraEnv": names("Further environment variables, by name."),
-    "extraArgs": texts("Further arguments of its command (mode standalone)."),
 }
 
 SCALING = group(
@@ -163,6 +164,7 @@ SERVER: dict[str, Schema] = {
     "startupSeconds": whole(
         "How long the startup probe waits for loading before the container is restarted.", 10
     ),
+    "extraArgs": texts("Further arguments of its command (mode standalone)."),
     **POD,
 }
 
@@ -281,9 +283,9 @@ VALUES: Schema = group(
                 "service": group(
                     "Its Service.",
                     {
-                        "type": choice("Type.", "ClusterIP", "NodePort", "LoadBalancer"),
-                        "port": whole("Port.", 1, 65535),
-                        "annotations": names("Annotations."),
+                        "type": choice("Type of the Service.", "ClusterIP", "NodePort", "LoadBalancer"),
+                        "port": whole("Port of the Service.", 1, 65535),
+                        "annotations": names("Annotations of the Service."),
                     },
                 ),
                 **SERVER,
@@ -404,7 +406,7 @@ VALUES: Schema = group(
         "ingress": group(
             "An Ingress before the front door.",
             {
-                "enabled": flag("Make one."),
+                "enabled": flag("Make an Ingress."),
                 "className": text("Ingress class."),
                 "host": optional("Host name.", HOST),
                 "annotations": names("Annotations, for example for body size and time limits."),
@@ -438,8 +440,12 @@ VALUES: Schema = group(
                 "interval": text("Scrape interval.", r"^[0-9]+(ms|s|m)$"),
                 "labels": names("Labels that your Prometheus selects by."),
                 "dashboardLabels": names("Labels that your Grafana's sidecar selects by."),
-                "queueAgeSeconds": number("Alert when the oldest waiting request is older.", 0),
-                "storeFullRatio": number("Alert when a store is fuller.", 0, 1),
+                "queueAgeSeconds": number(
+                    "Alert when requests wait longer than this for a replica of a stage (95th "
+                    "percentile).",
+                    0.001,
+                    30,
+                ),
             },
         ),
         "telemetry": group(
@@ -453,8 +459,8 @@ VALUES: Schema = group(
         "security": group(
             "Identity of processes.",
             {
-                "runAsUser": whole("User id.", 1),
-                "runAsGroup": whole("Group id.", 1),
+                "runAsUser": whole("User id of every process.", 1),
+                "runAsGroup": whole("Group id of every process, and of its volumes.", 1),
             },
         ),
         "ray": group(
@@ -468,8 +474,8 @@ VALUES: Schema = group(
                 "redis": group(
                     "External Redis, so that the head's death loses no cluster state.",
                     {
-                        "enabled": flag("Use it."),
-                        "address": optional("host:port.", ADDRESS),
+                        "enabled": flag("Use the Redis named here."),
+                        "address": optional("Address of Redis, host:port.", ADDRESS),
                         "existingSecret": optional("A secret with its password; empty: none.",
                                                    NAME),
                         "secretKey": text("Key in that secret."),

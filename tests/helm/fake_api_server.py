@@ -269,7 +269,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
     def _serve(self) -> None:
         url = urllib.parse.urlsplit(self.path)
@@ -328,7 +328,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _respond(
+def _respond(  # noqa: PLR0911
     api: FakeApiServer,
     method: str,
     prefix: tuple[str, str, str],

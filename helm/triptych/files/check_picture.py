@@ -1,3 +1,4 @@
+# ruff: noqa: S310, T201 - it talks to the URL that it is given, and its output is its answer
 """Sends a picture of a red circle to the front door and checks the answer. Standard library only.
 
 Environment: TRIPTYCH_URL, TRIPTYCH_API_KEY (where a key is asked for), PICTURE, QUESTION, EXPECT (a

@@ -64,9 +64,6 @@
 {{- if le (int $v.drain.preStopSeconds) (int $v.ec.leaseSeconds) -}}
 {{- fail (printf "drain.preStopSeconds is %v and ec.leaseSeconds %v: a replica must stay until the leases it gave are over, so the drain must be longer" $v.drain.preStopSeconds $v.ec.leaseSeconds) -}}
 {{- end -}}
-{{- if has $v.coordinator.port (list $v.ports.grpc $v.ports.exchange) -}}
-{{- fail (printf "coordinator.port %v is one of the workers' ports: choose another" $v.coordinator.port) -}}
-{{- end -}}
 {{- if or (eq (int $v.ports.http) (int $v.ports.grpc)) (eq (int $v.ports.http) (int $v.ports.exchange)) (eq (int $v.ports.grpc) (int $v.ports.exchange)) -}}
 {{- fail (printf "ports.http, ports.grpc and ports.exchange are %v, %v and %v: one process listens on all three, so they must differ" $v.ports.http $v.ports.grpc $v.ports.exchange) -}}
 {{- end -}}
@@ -162,6 +159,9 @@
 {{- else -}}
 {{- if and $v.ray.redis.enabled (not $v.ray.redis.address) -}}
 {{- fail "ray.redis.enabled is true but ray.redis.address is empty: Redis is not part of this chart" -}}
+{{- end -}}
+{{- if $v.monitoring.serviceMonitor -}}
+{{- fail "monitoring.serviceMonitor is true but mode is ray, where each scrape of the service would reach another coordinator: use monitoring.podMonitor" -}}
 {{- end -}}
 {{- if eq $v.autoscaling.kind "keda" -}}
 {{- fail "autoscaling.kind is keda but mode is ray, where Serve and Ray's autoscaler decide: leave it at hpa, and set each stage's autoscaling" -}}
