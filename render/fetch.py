@@ -8,6 +8,7 @@ the first, and no proxy of the environment stands in between.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import re
 import socket
@@ -28,7 +29,9 @@ from render.config import MediaConfig
 _DATA_URL = re.compile(r"data:([^,]*?),", re.IGNORECASE)
 _SCHEMES = frozenset({"http", "https"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_NAT64 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_IPV4_INSIDE = (ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96"))
+"""Mapped addresses, and those through which an IPv6-only network reaches IPv4 (NAT64)."""
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -128,10 +131,11 @@ class MediaFetcher:
             raise InvalidRequest("the URL has no host", param)
         if self._domains and host not in self._domains:
             raise InvalidRequest("the host is not one of the allowed media domains", param)
-        literal = _literal(host)
-        if literal is not None and not self._config.allow_private_addresses:
+        if url.port is not None and not 0 < url.port < 65536:
+            raise InvalidRequest("the URL has a port that does not exist", param)
+        if not self._config.allow_private_addresses:
             try:
-                check_public(literal)
+                _check_name(host)
             except _Refused as refused:
                 raise InvalidRequest(str(refused), param) from None
         return url
@@ -168,22 +172,38 @@ def check_public(address: IpAddress) -> None:
     Raises:
         _Refused: says why.
     """
-    for inner in _unwrapped(address):
-        if not inner.is_global or inner.is_multicast:
-            raise _Refused("the URL leads to an address that is not public")
-
-
-def _unwrapped(address: IpAddress) -> list[IpAddress]:
-    """The address and every IPv4 address that it carries inside (mapped, NAT64, 6to4, Teredo)."""
-    found: list[IpAddress] = [address]
     if isinstance(address, ipaddress.IPv6Address):
-        inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-        if any(address in network for network in _NAT64) or int(address) >> 32 == 0:
-            inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        if address.ipv4_mapped is not None:
-            found = []
-        found += [ip for ip in inner if ip is not None]
-    return found
+        carried = _carried(address)
+        public = all(map(_is_public, carried)) and (
+            _is_public(address)
+            if address in _GLOBAL_UNICAST
+            else any(address in network for network in _IPV4_INSIDE)
+        )
+    else:
+        public = _is_public(address)
+    if not public:
+        raise _Refused("the URL leads to an address that is not public")
+
+
+def _is_public(address: IpAddress) -> bool:
+    return address.is_global and not address.is_multicast
+
+
+def _carried(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """Every IPv4 address inside (mapped, NAT64, 6to4, Teredo)."""
+    inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if any(address in network for network in _IPV4_INSIDE):
+        inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [ip for ip in inner if ip is not None]
+
+
+def _check_name(host: str) -> None:
+    """Refuse what is inside by its name or its spelling alone."""
+    if host == "localhost" or host.endswith(".localhost"):
+        raise _Refused("the URL leads to this machine")
+    literal = _literal(host)
+    if literal is not None:
+        check_public(literal)
 
 
 def _literal(host: str) -> IpAddress | None:
@@ -259,13 +279,20 @@ class _PinnedBackend(AsyncNetworkBackend):
         return list(dict.fromkeys(addresses))
 
 
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Certificates are read once: that costs tens of milliseconds."""
+    return ssl.create_default_context()
+
+
 class _PinnedTransport(httpx2.AsyncHTTPTransport):
     """httpx2's transport over a pool with the pinned backend."""
 
     def __init__(self, allow_private: bool) -> None:
-        super().__init__(trust_env=False)
+        context = _tls()
+        super().__init__(verify=context, trust_env=False)
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=ssl.create_default_context(),
+            ssl_context=context,
             max_connections=64,
             max_keepalive_connections=16,
             keepalive_expiry=15.0,

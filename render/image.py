@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 
 from protocol.errors import InvalidRequest
 
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "ICO", "PPM")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "ICO", "PPM")
 """Decoders that untrusted bytes may reach; those that run other programs are not among them."""
 
 Image.MAX_IMAGE_PIXELS = None  # `decode` has its own limit, which answers as an error of ours

@@ -140,6 +140,8 @@ class _Parser:
         if not isinstance(part, dict):
             raise InvalidRequest("a content part must be an object or a string", at)
         kind = part.get("type") or _kind_of(part)
+        if not isinstance(kind, str):
+            raise InvalidRequest("a content part needs a type", f"{at}.type")
         if kind in _TEXT_PARTS:
             key = _TEXT_PARTS[kind]
             text = part.get(key)
@@ -147,7 +149,7 @@ class _Parser:
                 raise InvalidRequest(f"{key} must be a string", f"{at}.{key}")
             return {"type": "text", "text": self._literals.mark(text, media_only=media_only)}
         if kind in _MEDIA_PARTS:
-            return self._medium(part, str(kind), at)
+            return self._medium(part, kind, at)
         if kind in _EMBEDS:
             raise InvalidRequest(f"{kind} parts are not accepted by this server", f"{at}.type")
         known = ", ".join(sorted([*_TEXT_PARTS, *_MEDIA_PARTS]))
