@@ -1,0 +1,1 @@
+"""Runnable examples, and the generated drawings that they and the tests share."""
