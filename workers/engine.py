@@ -127,6 +127,11 @@ class Engine:
         self.on_change: Callable[[], None] = lambda: None
         """Called in the event loop after load changed."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
     def start(self) -> None:
         """Begin to compute."""
         self._thread.start()
@@ -264,6 +269,7 @@ class Engine:
                 case MediaMissing(work, index):
                     self._post(work.id, ItemMissing(index))
                 case WorkDone(work):
+                    self._metrics.cached_tokens.inc(work.cached_tokens)
                     self._post(work.id, Finished(work.cached_tokens))
                     self._decoder()[1].forget(work.id)
 

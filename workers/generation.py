@@ -57,6 +57,7 @@ class Running:
     Attributes:
         loads: a task per item of the prompt.
         open: choices that are not over.
+        offered: whether the KV blocks were offered to another replica.
         generated: tokens of all choices so far, resumed and handed-over ones included.
     """
 
@@ -68,6 +69,7 @@ class Running:
     loads: list[asyncio.Task[torch.Tensor]] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     generated: int = 0
+    offered: bool = False
 
     @property
     def usage(self) -> Usage:
@@ -141,20 +143,12 @@ class Generator:
                             params = self._offer(running, message.blocks, tuple(first), lease_s)
                         return Prefilled(deltas, params, running.usage)
 
-    async def generate(
-        self, request: GenerateRequest, deadline: Deadline
-    ) -> AsyncIterator[TokenDelta]:
-        """Generate to the end.
-
-        With KV blocks in the request the stream begins after the first tokens, which prefill told.
-        """
-        async with self.run(request, deadline) as run:
-            async for delta in run:
-                yield delta
-
     @asynccontextmanager
     async def run(self, request: GenerateRequest, deadline: Deadline) -> AsyncIterator[Run]:
-        """A request in generation; its deltas are read in the context, whose end aborts it."""
+        """A request in generation; its deltas are read in the context, whose end aborts it.
+
+        With KV blocks in the request they begin after the first tokens, which prefill told.
+        """
         async with self._enter(request, deadline, prefill=False) as running:
             yield Run(self, running, deadline)
 
@@ -191,6 +185,8 @@ class Generator:
         finally:
             del self._running[running.work.id]
             self._engine.abort(running.work.id)
+            if prefill and not running.offered:
+                self._engine.release(running.work.id)
             for load in running.loads:
                 load.cancel()
             await asyncio.gather(*running.loads, return_exceptions=True)
@@ -296,11 +292,8 @@ class Generator:
     def _offer(
         self, running: Running, blocks: list[int], first: tuple[int, ...], lease_s: float
     ) -> dict[str, object]:
-        try:
-            source = self._transfer.offer(running.work.id, blocks, lease_s)
-        except TriptychError:
-            self._engine.release(running.work.id)
-            raise
+        source = self._transfer.offer(running.work.id, blocks, lease_s)
+        running.offered = True
         return kv_params(
             KvHandoff(
                 source,

@@ -151,7 +151,7 @@ class WorkerServer:
             parts.generator,
             tokenizer,
             parts.max_model_len,
-            lambda: not self._draining,
+            lambda: parts.engine.alive and not self._draining,
             self._metrics,
         )
         app = edge(

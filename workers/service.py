@@ -98,12 +98,13 @@ class WorkerService:
     async def generate(
         self, request: GenerateRequest, deadline: Deadline
     ) -> AsyncIterator[TokenDelta]:
-        """Generate; raises as `Generator.generate` does."""
+        """Generate; raises as `Generator.run` does."""
         with counted(self._metrics, "generate", "decode"):
             if self._generator is None:
                 raise wrong_role("generate", self._replica().role)
-            async for delta in self._generator.generate(request, deadline):
-                yield delta
+            async with self._generator.run(request, deadline) as run:
+                async for delta in run:
+                    yield delta
 
     async def kv_release(self, call: ReleaseCall, _deadline: Deadline) -> Empty:
         """Free the blocks of prefilled requests that nobody will fetch."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-from protocol.deadline import Deadline
+from ec_connector.config import EcConfig
 from protocol.replica import Replica
 from serving.rpc_client import RpcChannel
 from tests.workers.prompts import IMAGE_PAD
-from workers.config import WorkerConfig
+from workers.config import WorkerConfig, WorkerRole
 from workers.server import WorkerServer
 
 torch.set_num_threads(1)
@@ -83,3 +84,39 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     )
     return path
+
+
+@dataclass(frozen=True)
+class RunningWorker:
+    """A worker that listens, and a connection to it."""
+
+    server: WorkerServer
+    replica: Replica
+    channel: RpcChannel
+
+
+StartWorker = Callable[..., Awaitable[RunningWorker]]
+
+
+@pytest.fixture
+async def start_worker(checkpoint: Path) -> AsyncIterator[StartWorker]:
+    """`await start_worker(role, **config)`; all are stopped at the end."""
+    async with AsyncExitStack() as stack:
+
+        async def start(role: WorkerRole, **fields: object) -> RunningWorker:
+            values: dict[str, object] = {
+                "model": str(checkpoint),
+                "served_model_name": "tiny",
+                "kv_bytes": 2 * 2**20,
+                "ec": EcConfig(capacity_bytes=2**20, threads=2, lease_s=5.0),
+                "enable_scale_out": True,
+                "threads": 1,
+            }
+            server = WorkerServer(WorkerConfig(role=role, **(values | fields)))  # type: ignore[arg-type]
+            replica = await server.start()
+            stack.push_async_callback(server.stop)
+            channel = RpcChannel(replica.grpc, str(fields.get("cluster_token", "")))
+            stack.push_async_callback(channel.close)
+            return RunningWorker(server, replica, channel)
+
+        yield start
