@@ -146,7 +146,8 @@ def edge(
             return error_response(error)
         if isinstance(error, HTTPException):
             return json_response({"detail": error.detail}, error.status_code)
-        _log.exception("unhandled error", exc_info=error)
+        if not isinstance(error, ClientDisconnect):  # nobody is there to be answered
+            _log.exception("unhandled error", exc_info=error)
         return error_response(InternalError("Internal server error"))
 
     app: ASGIApp = Starlette(

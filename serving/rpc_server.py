@@ -74,11 +74,10 @@ class RpcServer:
         async def call(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             try:
                 self._check_token(context)
-                reply = await handler(decode(body), _deadline(context))
+                return encode(await handler(decode(body), _deadline(context)))
             except Exception as error:
                 await _abort(context, method, error)
                 raise
-            return encode(reply)
 
         self._register(method, grpc.unary_unary_rpc_method_handler(call))
 
@@ -169,6 +168,8 @@ def _deadline(context: grpc.aio.ServicerContext[Any, Any]) -> Deadline:
 async def _abort(
     context: grpc.aio.ServicerContext[Any, Any], method: Method[Any, Any], error: Exception
 ) -> None:
+    if isinstance(error, OverflowError):  # an open map of the request came back in the reply
+        error = InvalidRequest(f"{method.name}: integers must not be larger than 64 bit")
     if not isinstance(error, TriptychError):
         _log.exception("%s failed", method.name, exc_info=error)
         error = InternalError("internal error")

@@ -96,7 +96,9 @@ def test_a_turn_may_follow_another(client: openai.OpenAI) -> None:
 
 
 def test_usage_counts_the_tokens(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(**cast("Any", chat(ONE, return_token_ids=True)))
+    answer = client.chat.completions.create(
+        **cast("Any", chat(ONE, extra_body={"return_token_ids": True}))
+    )
     assert answer.usage is not None
     tokens = cast("Any", answer.choices[0]).token_ids
     assert answer.usage.completion_tokens == len(tokens)

@@ -202,9 +202,10 @@ def test_a_single_client_may_forward_the_whole_render_answer(
         assert text(answered(generate(http, worker, whole))) == rendered["expected"]
 
 
-def test_a_forged_descriptor_is_refused(
-    fleet: Fleet, http: httpx.Client, rendered: dict[str, Any]
-) -> None:
+def test_a_forged_descriptor_is_refused(fleet: Fleet, http: httpx.Client) -> None:
+    """Of an item that the worker has not seen: one that it holds it need not fetch."""
+    body = chat(unseen("describe", 1, seed=38)[0])
+    rendered = answered(http.post(f"{fleet.render.http}/v1/chat/completions/render", json=body))
     encoded = answered(generate(http, fleet.encode[0], leg(rendered, "kwargs_data")))
     genuine = encoded["ec_transfer_params"]["ec_items"][0]
     for change in ({"peer_host": "10.1.2.3"}, {"peer_port": 1}, {"mac": "00" * 32}, {"mac": ""}):

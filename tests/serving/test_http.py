@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
@@ -209,6 +209,18 @@ async def test_a_fault_of_ours_is_told_without_a_trace(
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
     assert "secret of the implementation" in caplog.text
+
+
+async def test_a_client_that_left_is_no_fault_of_ours(caplog: pytest.LogCaptureFixture) -> None:
+    async def left(_request: Request) -> Response:
+        raise ClientDisconnect
+
+    app = edge([Route("/", left)])
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://edge"
+    ) as http:
+        await http.get("/")
+    assert caplog.text == ""
 
 
 async def test_overload_says_when_to_come_back() -> None:

@@ -183,6 +183,22 @@ async def test_an_integer_that_no_message_can_hold_is_the_requests_fault() -> No
             await channel.call(ONCE, Ask(0, {"x": [2**70]}), soon())
 
 
+async def test_a_reply_that_no_message_can_hold_is_the_requests_fault() -> None:
+    """An open map of the request may come back in the reply."""
+    huge = Method("/test.Service/Once", Ask, Ask, stream=False)
+
+    async def back(_request: Ask, _deadline: Deadline) -> Ask:
+        return Ask(0, {"x": 2**70})
+
+    server = RpcServer("127.0.0.1", 0, "")
+    server.add_unary(huge, back)
+    channel = RpcChannel(f"127.0.0.1:{await server.start()}", "")
+    with pytest.raises(InvalidRequest, match="64 bit"):
+        await channel.call(huge, Ask(), soon())
+    await channel.close()
+    await server.stop(0)
+
+
 # --- cancellation ----------------------------------------------------------------------------
 
 
