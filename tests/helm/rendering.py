@@ -107,6 +107,17 @@ def check(manifest: Manifest, version: str) -> None:
     Raises:
         jsonschema.ValidationError: says where.
     """
+    text = json.dumps(manifest, sort_keys=True)
+    if (text, version) not in _CHECKED:
+        _check(manifest, version)
+        _CHECKED.add((text, version))
+
+
+_CHECKED: set[tuple[str, str]] = set()
+"""What was found right before: combinations have most of their manifests in common."""
+
+
+def _check(manifest: Manifest, version: str) -> None:
     group = manifest["apiVersion"]
     schemas = custom_schemas().get(group)
     if schemas is None:
