@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -27,7 +28,7 @@ from deploy.signals import StopSignal
 from protocol.errors import Unavailable
 from serving.auth import new_token
 
-_POLL_S = 0.2
+_POLL_S = 0.4
 _HEALTH_TIMEOUT_S = 2.0
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -84,7 +85,7 @@ def _start(
 ) -> ClusterConfig:
     """Bring every stage up; the configuration as it was placed on the GPUs."""
     gpus = instance.gpus
-    config = place(config, gpus)
+    config = place(config, gpus, len(os.sched_getaffinity(0)))
     progress.done(f"Ray, {gpus or 'no'} GPU{'' if gpus == 1 else 's'} visible")
     for line in _map(config):
         progress.note(line)

@@ -1,14 +1,18 @@
-"""Which role runs on which share of which GPU, for a machine whose GPUs are counted.
+"""Which role runs on which share of which GPU, and on how many cores.
 
-Pure arithmetic: the launcher counts the GPUs, Ray hands them out.
+Pure arithmetic for one machine: the launcher counts GPUs and cores, Ray hands the GPUs out.
 """
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
-from deploy.config import ClusterConfig, ConfigError, WorkerStage
+from deploy.config import ClusterConfig, ConfigError, Stage, WorkerStage
 from protocol.replica import Role
+
+S = TypeVar("S", bound=Stage)
 
 _WEIGHT: dict[Role, float] = {
     "encode": 1.0,
@@ -23,11 +27,16 @@ _CPU_REPLICAS: dict[Role, int] = {"encode": 2}
 """Without GPUs: two encoders, so that the items of one request are encoded side by side."""
 
 
-def place(config: ClusterConfig, gpus: int) -> ClusterConfig:
-    """The configuration with every worker's `replicas` and `num_gpus` decided.
+_CORES_PER_MEDIA_PROCESS = 4
+"""Pictures are prepared in bursts, and the other stages live on the same cores."""
+
+
+def place(config: ClusterConfig, gpus: int, cores: int) -> ClusterConfig:
+    """The configuration with every worker's `replicas`, `num_gpus` and `threads` decided.
 
     What is written in the configuration stays; the roles that leave it open share the GPUs that
-    remain: each its own where there are enough, else fractions of one.
+    remain: each its own where there are enough, else fractions of one. Workers without a GPU
+    share the cores.
 
     Raises:
         ConfigError: it asks for more GPUs than there are.
@@ -47,7 +56,17 @@ def place(config: ClusterConfig, gpus: int) -> ClusterConfig:
     for role, stage in stages.items():
         count, num_gpus = shares.get(role, (None, stage.num_gpus or 0.0))
         placed[role] = _decide(role, stage, count, num_gpus)
-    return msgspec.structs.replace(config, **placed)
+    on_cpu = sum(_least(stage) for stage in placed.values() if not stage.num_gpus)
+    for role, stage in placed.items():
+        if not stage.num_gpus:
+            placed[role] = _with(stage, "threads", max(1, cores // on_cpu))
+    render = _with(config.render, "processes", max(1, cores // _CORES_PER_MEDIA_PROCESS))
+    return msgspec.structs.replace(config, render=render, **placed)
+
+
+def _with(stage: S, key: str, value: int) -> S:
+    """The stage with a key of its server, unless it is written."""
+    return msgspec.structs.replace(stage, server={key: value, **stage.server})
 
 
 def _decide(role: Role, stage: WorkerStage, count: int | None, num_gpus: float) -> WorkerStage:

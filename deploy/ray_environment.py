@@ -64,6 +64,8 @@ def variables(directory: Path) -> dict[str, str]:
         "RAY_SERVE_PORT_QUARANTINE_S": "5",
         # A proxy that died is back in seconds, not half a minute.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        # Ray gives way to everything else by default; here its processes are the service.
+        "RAY_worker_niceness": "0",
         # No thread pools larger than the machine in half a dozen processes at once.
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",

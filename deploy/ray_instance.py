@@ -134,7 +134,12 @@ class RayInstance:
         """Stop the applications; running requests may finish within their drain time."""
         from ray import serve
 
-        with contextlib.suppress(RuntimeError):
+        # Ray prints about the controller that ends, which is what was asked for.
+        with (
+            Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+            contextlib.suppress(RuntimeError),
+        ):
             serve.shutdown()
 
 

@@ -13,7 +13,7 @@ from deploy.placement import place
 
 
 def placed(gpus: int, **data: Any) -> dict[str, tuple[int, float]]:
-    config = place(parse(data), gpus)
+    config = place(parse(data), gpus, 8)
     return {
         role: (config.worker(role).count, config.worker(role).num_gpus or 0.0)
         for role in config.roles
@@ -61,7 +61,7 @@ def test_more_than_there_is_is_refused() -> None:
 
 
 def test_a_stage_that_scales_keeps_its_bounds() -> None:
-    config = place(parse({"decode": {"autoscaling_config": {"min_replicas": 2}}}), 4)
+    config = place(parse({"decode": {"autoscaling_config": {"min_replicas": 2}}}), 4, 8)
     decode = config.worker("decode")
     assert (decode.replicas, decode.num_gpus) == (None, 1.0)
 
@@ -73,8 +73,10 @@ def test_a_stage_that_scales_keeps_its_bounds() -> None:
 )
 def test_no_gpu_is_promised_twice(gpus: int, topology: str, counts: list[int | None]) -> None:
     roles = parse({"topology": topology}).roles
-    sections = {r: {"replicas": n} for r, n in zip(roles, counts, strict=False) if n is not None}
-    config = place(parse({"topology": topology, **sections}), gpus)
+    sections: dict[str, dict[str, int]] = {
+        r: {"replicas": n} for r, n in zip(roles, counts, strict=False) if n is not None
+    }
+    config = place(parse({"topology": topology, **sections}), gpus, 8)
     total = sum(config.worker(r).count * (config.worker(r).num_gpus or 0.0) for r in config.roles)
     assert total <= gpus + 1e-9
     for role in config.roles:
@@ -84,7 +86,17 @@ def test_no_gpu_is_promised_twice(gpus: int, topology: str, counts: list[int | N
             assert config.worker(role).count == sections[role]["replicas"]
 
 
+def test_workers_without_a_gpu_share_the_cores() -> None:
+    config = place(parse({"decode": {"server": {"threads": 7}}}), 0, 16)
+    assert config.worker("encode").server == {"threads": 4}
+    assert config.worker("prefill").server == {"threads": 4}
+    assert config.worker("decode").server == {"threads": 7}
+    assert config.render.server == {"processes": 4}
+    assert place(ClusterConfig(), 0, 2).worker("encode").server == {"threads": 1}
+    assert place(ClusterConfig(), 3, 16).worker("encode").server == {}
+
+
 def test_placing_changes_nothing_else() -> None:
     config = ClusterConfig(port=9000, cluster_token="t")
-    after = place(config, 0)
-    assert (after.port, after.cluster_token, after.render) == (9000, "t", config.render)
+    after = place(config, 0, 2)
+    assert (after.port, after.cluster_token, after.coordinator) == (9000, "t", config.coordinator)
