@@ -17,7 +17,7 @@ from protocol.generate import Logprobs
 from protocol.openai import ChatCompletionRequest, CompletionRequest, TokenTextLogprob
 from protocol.rpc import TokenDelta
 from render.checkpoint import load_tokenizer
-from serving.detokenizer import Detokenizer, StopStrings, token_table
+from serving.detokenizer import Detokenizer, StopStrings, special_ids, token_table
 
 
 class HfDerenderer:
@@ -73,6 +73,7 @@ class TextDerenderer:
             tokenizer, prompt_token_ids, skip_special_tokens=request.skip_special_tokens
         )
         self._stops = StopStrings(stop, self._include_stop)
+        self._special = special_ids(tokenizer)
         self._texts = texts
         self._seen = 0
 
@@ -111,11 +112,11 @@ class TextDerenderer:
 
     def _ends_in_stop_token(self, delta: TokenDelta) -> bool:
         """Whether the last token is the one that ended the choice, which is no text."""
-        return (
-            delta.finish_reason == "stop"
-            and not isinstance(delta.stop_reason, str)
-            and not self._include_stop
-        )
+        if delta.finish_reason != "stop" or self._include_stop or not delta.token_ids:
+            return False
+        if delta.stop_reason is None:  # an end-of-sequence token
+            return delta.token_ids[-1] in self._special
+        return isinstance(delta.stop_reason, int)
 
     def _cut(self, text: str, count: int, *, last: bool) -> str:
         self._seen += count

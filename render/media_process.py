@@ -5,6 +5,7 @@ The item's bytes go back through a shared memory segment that the parent removes
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -68,6 +69,8 @@ _REFUSALS = (
 )
 """What processors raise on media and arguments that they were not made for."""
 
+_log = logging.getLogger(__name__)
+
 _family: Family | None = None
 _failure: str = ""
 
@@ -120,9 +123,12 @@ def process(job: MediaJob) -> MediaResult:
         return _image(_family, job)
     except TriptychError:
         raise
-    except _REFUSALS as error:
-        # A processor's own checks: aspect ratio, sizes, unknown arguments.
-        raise InvalidRequest(f"the {job.modality} cannot be processed: {error}") from None
+    except Exception as error:  # noqa: BLE001 - another's might not survive pickling
+        if job.kwargs or isinstance(error, _REFUSALS):
+            # A processor's own checks: aspect ratio, sizes, unknown arguments.
+            raise InvalidRequest(f"the {job.modality} cannot be processed: {error}") from None
+        _log.exception("processing failed")
+        raise InternalError(f"the {job.modality} processor failed") from None
 
 
 def _image(family: Family, job: MediaJob) -> MediaResult:

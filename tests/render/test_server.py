@@ -1,0 +1,454 @@
+"""A render server over HTTP and gRPC, with real processes, on a tiny Qwen3-VL checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+import pytest_asyncio
+from PIL import Image
+from tokenizers import Tokenizer
+
+from ec_connector.config import EcConfig
+from ec_connector.connector import EcConnector
+from protocol.deadline import Deadline
+from protocol.errors import InvalidRequest, SchemaViolation, Unauthorized
+from protocol.generate import GenerateRequest
+from protocol.items import Batched, Flat, Tensor, decode, decode_base64
+from protocol.replica import Replica
+from protocol.rpc import (
+    DESCRIBE,
+    RENDER,
+    RENDER_RELEASE,
+    STATUS,
+    Empty,
+    ReleaseCall,
+    RenderCall,
+    RenderEndpoint,
+)
+from render.config import MediaConfig, RenderConfig
+from render.server import RenderServer
+from serving.rpc_client import RpcChannel
+from tests.render.conftest import data_url, encoded, picture
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TOKEN = "cluster token"
+KEY = "api key"
+METADATA = (
+    "ga5pbWFnZV9ncmlkX3Rod4KkZGF0YZOlaW50NjSRA8cYAwEAAAAAAAAACgAAAAAAAAAOAAAAAAAAAKVmaWVsZJKnYmF0Y2hl"
+    "ZIGra2VlcF9vbl9jcHXD"
+)
+"""`mm_metadata` of a 224x160 image, from the contract's worked example (wire-protocol §4.3)."""
+
+KWARGS_HEAD = bytes.fromhex(
+    "82ac706978656c5f76616c75657382a46461746193a575696e743892cc8ccd0600c90003480003"
+)
+KWARGS_TAIL = bytes.fromhex(
+    "a56669656c6492a4666c617483ab6b6565705f6f6e5f637075c2a6736c6963657391919300cc8cc0a364696d00"
+)
+"""Around the 215040 bytes of its patches (wire-protocol §4.4)."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(qwen3_vl: Path) -> AsyncIterator[RenderServer]:
+    config = RenderConfig(
+        model=str(qwen3_vl),
+        served_model_name="tiny",
+        processes=1,
+        api_keys=(KEY,),
+        cluster_token=TOKEN,
+        max_body_bytes=2**20,
+        ec=EcConfig(capacity_bytes=16 * 2**20),
+        media=MediaConfig(max_items={"image": 4}, max_image_pixels=10**6),
+        trust_request_mm_kwargs=True,
+    )
+    server = RenderServer(config)
+    await server.start()
+    yield server
+    await server.stop(0.0)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replica(server: RenderServer) -> AsyncIterator[tuple[Replica, RpcChannel]]:
+    assert server._replica is not None
+    channel = RpcChannel(server._replica.grpc, TOKEN)
+    yield server._replica, channel
+    await channel.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def http(replica: tuple[Replica, RpcChannel]) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with httpx.AsyncClient(base_url=replica[0].http, headers=headers, timeout=30) as client:
+        yield client
+
+
+def image(data: bytes | None = None) -> dict[str, Any]:
+    url = data_url(picture() if data is None else data)
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def chat(*parts: Any, **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(parts)}], **fields}
+
+
+async def render(http: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
+    answer = await http.post("/v1/chat/completions/render", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_one_image_is_byte_for_byte_the_contracts_example(http: httpx.AsyncClient) -> None:
+    body = await render(http, chat(image(), "Describe this image."))
+    features = body["features"]
+    assert features["mm_metadata"] == {"image": [METADATA]}
+    import base64
+
+    raw = base64.b64decode(features["kwargs_data"]["image"][0])
+    assert len(raw) == 215_210
+    assert raw.startswith(KWARGS_HEAD + b"\xff" * 64)
+    assert raw[len(KWARGS_HEAD) + 215_040 :].startswith(KWARGS_TAIL)
+    assert raw.endswith(base64.b64decode(METADATA)[1:])
+
+
+async def test_the_prompt_has_a_row_per_placeholder_token(
+    http: httpx.AsyncClient, tokenizer: Tokenizer
+) -> None:
+    body = await render(http, chat("a", image(), "b", max_tokens=7, temperature=0.5))
+    (found,) = body["features"]["mm_placeholders"]["image"]
+    pad = tokenizer.token_to_id("<|image_pad|>")
+    ids = body["token_ids"]
+    assert found["length"] == 10 * 14 // 4
+    assert ids[found["offset"] : found["offset"] + 35] == [pad] * 35
+    assert ids.count(pad) == 35
+    text = "<|im_start|>user\na<|vision_start|><|image_pad|><|vision_end|>b<|im_end|>\n"
+    expected = tokenizer.encode(text + "<|im_start|>assistant\n").ids
+    where = expected.index(pad)
+    assert ids == expected[:where] + [pad] * 35 + expected[where + 1 :]
+    assert body["sampling_params"]["max_tokens"] == 7
+    assert body["sampling_params"]["temperature"] == 0.5
+    assert body["sampling_params"]["top_k"] == 20  # the model's own default
+
+
+async def test_every_key_of_the_contract_is_there(http: httpx.AsyncClient) -> None:
+    body = await render(http, chat("hello"))
+    assert set(body) == {
+        "request_id", "token_ids", "token_offsets", "features", "content_parts",
+        "sampling_params", "model", "reasoning_ended", "reasoning_parser_kwargs",
+        "return_token_ids", "output_mode", "stream", "stream_options", "cache_salt", "priority",
+        "kv_transfer_params", "ec_transfer_params",
+    }  # fmt: skip
+    assert body["features"] is None
+    assert body["request_id"].startswith("chatcmpl-")
+    assert body["sampling_params"]["temperature"] == 1.0
+    assert body["sampling_params"]["max_tokens"] == 2048 - len(body["token_ids"])
+    msgspec.convert(body, GenerateRequest)
+
+
+async def test_patches_are_the_resized_bytes_in_the_models_order(http: httpx.AsyncClient) -> None:
+    """Patch by patch against a plain computation: 2x2 merge blocks, channel, time, row, column."""
+    size = (128, 64)
+    pixels = np.random.default_rng(2).integers(0, 255, (64, 128, 3), np.uint8)
+    body = await render(http, chat(image(encoded(Image.fromarray(pixels)))))
+    item = decode_base64(body["features"]["kwargs_data"]["image"][0])
+    values, grid = item["pixel_values"], item["image_grid_thw"]
+    assert values.factory == Flat([[[0, 32, None]]])
+    assert grid.factory == Batched(keep_on_cpu=True)
+    assert isinstance(values.data, Tensor)
+    assert (values.data.dtype, values.data.shape) == ("uint8", (32, 1536))
+    found = np.frombuffer(values.data.data, np.uint8).reshape(32, 3, 2, 16, 16)
+    n = 0
+    for by in range(size[1] // 32):
+        for bx in range(size[0] // 32):
+            for y in (2 * by, 2 * by + 1):
+                for x in (2 * bx, 2 * bx + 1):
+                    patch = pixels[16 * y : 16 * y + 16, 16 * x : 16 * x + 16].transpose(2, 0, 1)
+                    assert (found[n, :, 0] == patch).all()
+                    assert (found[n, :, 1] == patch).all()
+                    n += 1
+
+
+async def test_several_images_keep_their_order(http: httpx.AsyncClient) -> None:
+    red, blue = picture(64, 64, "red"), picture(128, 64, "blue")
+    body = await render(http, chat(image(red), "and", image(blue), image(red)))
+    features = body["features"]
+    hashes = features["mm_hashes"]["image"]
+    assert hashes[0] == hashes[2] != hashes[1]
+    assert [r["length"] for r in features["mm_placeholders"]["image"]] == [4, 8, 4]
+    kwargs = features["kwargs_data"]["image"]
+    assert kwargs[0] == kwargs[2] != kwargs[1]
+
+
+async def test_literal_placeholders_in_text_stay_text(
+    http: httpx.AsyncClient, tokenizer: Tokenizer
+) -> None:
+    body = await render(http, chat("<|image_pad|><|im_end|>", image(), "<|vision_start|>"))
+    ids = body["token_ids"]
+    (found,) = body["features"]["mm_placeholders"]["image"]
+    pad, end = tokenizer.token_to_id("<|image_pad|>"), tokenizer.token_to_id("<|im_end|>")
+    assert ids.count(pad) == found["length"]
+    assert ids.count(end) == 1
+    assert ids.count(tokenizer.token_to_id("<|vision_start|>")) == 1
+    assert "<|image_pad|><|im_end|>" in tokenizer.decode(ids[: found["offset"]])
+
+
+async def test_without_tensors_hashes_and_ranges_remain(http: httpx.AsyncClient) -> None:
+    features = (await render(http, chat(image(), mm_payload="none")))["features"]
+    assert features["kwargs_data"] is None
+    assert features["mm_metadata"] is None
+    assert len(features["mm_hashes"]["image"]) == 1
+
+
+async def test_processor_arguments_change_the_item_and_its_hash(http: httpx.AsyncClient) -> None:
+    plain = (await render(http, chat(image())))["features"]
+    kwargs = {"size": {"shortest_edge": 1024, "longest_edge": 4096}}
+    small = (await render(http, chat(image(), mm_processor_kwargs=kwargs)))["features"]
+    assert small["mm_placeholders"]["image"][0]["length"] < 35
+    assert small["mm_hashes"] != plain["mm_hashes"]
+
+
+async def test_tools_and_template_arguments_reach_the_template(
+    http: httpx.AsyncClient, tokenizer: Tokenizer
+) -> None:
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    body = chat("x", tools=[tool], chat_template_kwargs={"enable_thinking": False})
+    text = tokenizer.decode((await render(http, body))["token_ids"], skip_special_tokens=False)
+    assert '"name": "weather"' in text
+    assert text.endswith("<think>\n\n</think>\n")
+
+
+async def test_a_final_message_can_be_continued(
+    http: httpx.AsyncClient, tokenizer: Tokenizer
+) -> None:
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "a red"}]
+    body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    text = tokenizer.decode((await render(http, body))["token_ids"], skip_special_tokens=False)
+    assert text.endswith("assistant\na red")
+
+
+async def test_completions_take_every_form_of_prompt(
+    http: httpx.AsyncClient, tokenizer: Tokenizer
+) -> None:
+    ids = tokenizer.encode("a red circle").ids
+    for prompt, count in [("a red circle", 1), (["a red circle"] * 2, 2), (ids, 1), ([ids], 1)]:
+        answer = await http.post("/v1/completions/render", json={"prompt": prompt})
+        rendered = answer.json()
+        assert [one["token_ids"] for one in rendered] == [ids] * count
+        assert all(one["sampling_params"]["max_tokens"] == 16 for one in rendered)
+        assert len({one["request_id"] for one in rendered}) == count
+
+
+async def test_truncation_keeps_the_end(http: httpx.AsyncClient, tokenizer: Tokenizer) -> None:
+    body = await render(http, chat("a red circle and a blue square", truncate_prompt_tokens=5))
+    assert len(body["token_ids"]) == 5
+    assert tokenizer.decode(body["token_ids"]).endswith("assistant\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({}, 400, "body"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": "x"}, 400, "body.messages"),
+        (chat("x", model="other"), 404, "model"),
+        (chat("x", temperature=-1.0), 400, "temperature"),
+        (chat("x", max_tokens=0), 400, "max_tokens"),
+        (chat("x", logit_bias={"1": 2.0}), 400, "logit_bias"),
+        (chat("x", response_format={"type": "json_object"}), 400, "response_format"),
+        (chat("x", chat_template="{{ 1 }}"), 400, "chat_template"),
+        (chat("x", chat_template_kwargs={"tokenize": True}), 400, "chat_template_kwargs.tokenize"),
+        (
+            chat("x", mm_processor_kwargs={"device": "cuda"}),
+            400,
+            "mm_processor_kwargs.device",
+        ),
+        (chat("x", tools=[]), 400, "tools"),
+        (chat("x", tools=[{}]), 400, "tools[0].function"),
+        (chat("x", tool_choice="auto"), 400, "tool_choice"),
+        (chat("x", continue_final_message=True, add_generation_prompt=True), 400,
+         "continue_final_message"),
+        (chat("x", truncate_prompt_tokens=0), 400, "truncate_prompt_tokens"),
+        (chat(image(), truncate_prompt_tokens=3), 400, "truncate_prompt_tokens"),
+        (chat("word " * 3000), 400, "input_tokens"),
+        (chat("w" * 500_000), 400, "input_tokens"),
+        (chat(*[image()] * 5), 400, "image"),
+        (chat("x", image(b"no image")), 400, "messages[0].content[1].image_url"),
+        (chat(image(picture(1500, 1500))), 400, "messages[0].content[0].image_url"),
+        (chat(image(picture(900, 2))), 400, "messages[0].content[0].image_url"),
+        (chat({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}), 400,
+         "messages[0].content[0].image_url"),
+        (chat({"type": "image_url", "image_url": {"url": "http://10.0.0.1/x.png"}}), 400,
+         "messages[0].content[0].image_url"),
+        (chat({"type": "video_url", "video_url": {"url": "data:,"}}), 400,
+         "messages[0].content[0].video_url"),
+        (chat(image(), mm_processor_kwargs={"size": {"longest_edge": 2**70}}), 400,
+         "messages[0].content[0].image_url"),
+        (chat(image(), mm_processor_kwargs={"size": "huge"}), 400,
+         "messages[0].content[0].image_url"),
+        (chat("x", stream_options={"include_usage": True}), 400, "body"),
+        (chat("x", cache_salt="a/b"), 400, "body"),
+        (chat("x", request_id="two words"), 400, "request_id"),
+    ],
+)  # fmt: skip
+async def test_a_clients_fault_names_its_field(
+    http: httpx.AsyncClient, body: dict[str, Any], status: int, param: str
+) -> None:
+    answer = await http.post("/v1/chat/completions/render", json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"[]", b"\xff", b'{"messages": ' + b"[" * 5000, b'{"messages": [{"role": "\\ud800"}]}',
+     b'{"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f","x":'
+     + b"[" * 400 + b"]" * 400 + b"}}]}"],
+)  # fmt: skip
+async def test_a_body_that_is_no_request_is_a_client_error(
+    http: httpx.AsyncClient, content: bytes
+) -> None:
+    answer = await http.post(
+        "/v1/chat/completions/render", content=content, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code in (200, 400), answer.text
+
+
+async def test_a_body_beyond_the_limit_is_413(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions/render", json=chat("x" * 2**20))
+    assert answer.status_code == 413
+
+
+async def test_keys_guard_all_but_the_open_paths(replica: tuple[Replica, RpcChannel]) -> None:
+    async with httpx.AsyncClient(base_url=replica[0].http) as stranger:
+        for path in ("/health", "/live", "/ping", "/version", "/metrics"):
+            assert (await stranger.get(path)).status_code == 200
+        answer = await stranger.post("/v1/chat/completions/render", json=chat("x"))
+        assert (answer.status_code, answer.json()) == (401, {"error": "Unauthorized"})
+        assert (await stranger.get("/v1/models")).status_code == 401
+
+
+async def test_models_and_tokens(http: httpx.AsyncClient, tokenizer: Tokenizer) -> None:
+    card = (await http.get("/v1/models")).json()["data"][0]
+    assert (card["id"], card["max_model_len"]) == ("tiny", 2048)
+    ids = tokenizer.encode("a red circle").ids
+    found = (await http.post("/tokenize", json={"prompt": "a red circle"})).json()
+    assert found == {"count": len(ids), "max_model_len": 2048, "tokens": ids, "token_strs": None}
+    found = (await http.post("/tokenize", json=chat("x", return_token_strs=True))).json()
+    assert found["token_strs"][0] == "<|im_start|>"
+    found = (await http.post("/detokenize", json={"tokens": [*ids, 10**9, 2**62]})).json()
+    assert found == {"prompt": "a red circle"}
+    for body in ({"tokens": [-1]}, {"tokens": "x"}, {}):
+        assert (await http.post("/detokenize", json=body)).status_code == 400
+
+
+async def call(
+    channel: RpcChannel, body: dict[str, Any], endpoint: RenderEndpoint = "chat", **fields: Any
+) -> list[GenerateRequest]:
+    message = RenderCall(endpoint, json.dumps(body).encode(), "chatcmpl-1", **fields)
+    return (await channel.call(RENDER, message, Deadline.after(30))).requests
+
+
+async def test_our_own_callers_get_handles_instead_of_tensors(
+    replica: tuple[Replica, RpcChannel], http: httpx.AsyncClient
+) -> None:
+    body = chat(image(), image(), image(picture(64, 64)), cache_salt="salt")
+    (request,) = await call(replica[1], body)
+    features = request.features
+    assert features is not None
+    assert features.kwargs_data is None
+    assert features.kwargs_handles is not None
+    handles = [handle for handle in features.kwargs_handles["image"] if handle is not None]
+    assert len(handles) == 3
+    assert handles[0] == handles[1] != handles[2]
+    assert request.request_id == "chatcmpl-1"
+
+    inline = (await render(http, body))["features"]["kwargs_data"]["image"]
+    consumer = EcConnector(EcConfig(cluster_token=TOKEN), "another fingerprint")
+    await consumer.start()
+    try:
+        for handle, text in zip(handles, inline, strict=True):
+            async with consumer.fetch(handle, Deadline.after(5)) as fetched:
+                item, same = decode(bytes(fetched.data)), decode_base64(text)
+                for name, field in same.items():
+                    assert isinstance(field.data, Tensor)
+                    other = item[name].data
+                    assert isinstance(other, Tensor)
+                    assert bytes(other.data) == bytes(field.data.data)
+    finally:
+        await consumer.stop()
+
+
+async def test_released_pixels_are_pinned_no_longer(
+    server: RenderServer, replica: tuple[Replica, RpcChannel]
+) -> None:
+    (request,) = await call(replica[1], chat(image(picture(96, 96)), cache_salt="other"))
+    assert request.features is not None
+    assert request.features.kwargs_handles is not None
+    before = server._ec.stats()
+    keys = [h.key for h in request.features.kwargs_handles["image"] if h is not None]
+    await replica[1].call(RENDER_RELEASE, ReleaseCall([*keys, "unknown"]), Deadline.after(5))
+    assert server._ec.stats().pinned == before.pinned - 1
+
+
+async def test_a_call_can_ask_for_inline_tensors(replica: tuple[Replica, RpcChannel]) -> None:
+    (request,) = await call(replica[1], chat(image()), publish=False)
+    assert request.features is not None
+    assert request.features.kwargs_handles is None
+    assert request.features.mm_metadata == {"image": [METADATA]}
+
+
+async def test_a_batch_of_prompts_has_ids_of_its_own(replica: tuple[Replica, RpcChannel]) -> None:
+    found = await call(replica[1], {"prompt": ["a", "b"]}, "completions")
+    assert [request.request_id for request in found] == ["chatcmpl-1", "chatcmpl-1-1"]
+
+
+async def test_errors_cross_the_call_whole(replica: tuple[Replica, RpcChannel]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await call(replica[1], chat(image(b"no image")))
+    assert caught.value.param == "messages[0].content[0].image_url"
+    with pytest.raises(SchemaViolation):
+        await call(replica[1], {"messages": 5})
+
+
+async def test_calls_need_the_cluster_token(replica: tuple[Replica, RpcChannel]) -> None:
+    stranger = RpcChannel(replica[0].grpc, "wrong")
+    try:
+        with pytest.raises(Unauthorized):
+            await stranger.call(DESCRIBE, Empty(), Deadline.after(5))
+    finally:
+        await stranger.close()
+
+
+async def test_who_it_is_and_how_it_fares(replica: tuple[Replica, RpcChannel]) -> None:
+    described, channel = replica
+    assert await channel.call(DESCRIBE, Empty(), Deadline.after(5)) == described
+    assert (described.role, described.model, described.max_model_len) == ("render", "tiny", 2048)
+    async for status in channel.stream(STATUS, Empty(), Deadline.after(5)):
+        assert status.ready
+        assert status.store_capacity == 16 * 2**20
+        break
+
+
+async def test_a_repeated_image_is_processed_once(http: httpx.AsyncClient) -> None:
+    """At the same time and later: the pool sees one of ten."""
+
+    async def processed() -> float:
+        lines = (await http.get("/metrics")).text.splitlines()
+        (line,) = [x for x in lines if x.startswith("triptych_render_media_seconds_count")]
+        return float(line.split()[1])
+
+    before = await processed()
+    body = chat(image(picture(100, 100, "green")))
+    await asyncio.gather(*(render(http, body) for _ in range(5)))
+    for _ in range(5):
+        await render(http, body)
+    assert await processed() == before + 1
