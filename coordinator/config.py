@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from coordinator.admission import AdmissionConfig
 from serving.http import DEFAULT_MAX_BODY_BYTES
+from telemetry.traces import Exporter
 
 
 class StageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +45,10 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             long it may take before its calls are given up.
         affinity_slack: how far above the mean load an encode replica is still chosen because it
             is an item's home, 1.0 being the mean.
+        trace_header: answer X-Triptych-Trace, which tells replicas and times of the stages.
+        tracing, otlp_endpoint: where OpenTelemetry spans go.
+        admission: what is let in at once.
+        render, encode, prefill, decode: limits of the stages.
     """
 
     served_model_name: str = ""
@@ -61,6 +67,10 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     probe_interval_s: float = 1.0
     probe_timeout_s: float = 5.0
     affinity_slack: float = 1.25
+    trace_header: bool = False
+    tracing: Exporter = "off"
+    otlp_endpoint: str = ""
+    admission: AdmissionConfig = AdmissionConfig()
     render: StageConfig = StageConfig()
     encode: StageConfig = StageConfig()
     prefill: StageConfig = StageConfig(timeout_s=120.0)

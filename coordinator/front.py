@@ -7,17 +7,22 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from coordinator.admission import Admission
 from coordinator.config import CoordinatorConfig
 from coordinator.pipeline import Pipeline
+from coordinator.receipt import Receipt
 from coordinator.replicas import ReplicaPool
 from coordinator.retry import Retries
 from coordinator.stages.render import RenderStage
-from coordinator.state import Admitted
+from coordinator.state import Admitted, RenderedPrompt
+from coordinator.visit import Visit
 from protocol.deadline import Deadline
 from protocol.derender import Derenderer
 from protocol.errors import InvalidRequest, NotFound
 from protocol.ids import is_valid_id, new_id
 from protocol.rpc import RenderEndpoint
+from telemetry.coordinator import CoordinatorMetrics
+from telemetry.traces import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,9 @@ class Front:
     pipeline: Pipeline
     derenderer: Derenderer
     retries: Retries
+    admission: Admission
+    metrics: CoordinatorMetrics
+    tracer: Tracer
 
     def names(self) -> list[str]:
         """Model names that are served."""
@@ -50,15 +58,30 @@ class Front:
             )
         return name or (names[0] if names else "")
 
+    def enter(self, request: Request, endpoint: str) -> Visit:
+        """Let a request in, before its body is read.
+
+        Raises:
+            Overloaded: there are enough.
+        """
+        declared = request.headers.get("content-length", "")
+        ticket = self.admission.enter(int(declared) if declared.isdigit() else 0)
+        receipt = Receipt(endpoint, traceparent=request.headers.get("traceparent", ""))
+        self.retries.budget.earn()
+        return Visit(
+            ticket, receipt, self.metrics, self.tracer, show_trace=self.config.trace_header
+        )
+
     def admit(
         self,
         request: Request,
+        visit: Visit,
         prefix: str,
         wanted_id: str | None = None,
         endpoint: RenderEndpoint | None = None,
         body: bytes | None = None,
     ) -> Admitted:
-        """Let a request in: give it an id and a deadline.
+        """Give a request its id and its deadline.
 
         Raises:
             InvalidRequest: the client's id is malformed.
@@ -68,8 +91,21 @@ class Front:
             raise InvalidRequest(
                 "request_id must be printable ASCII, at most 256 characters", "request_id"
             )
-        request_id = prefix + (given or new_id())
-        return Admitted(request_id, Deadline.after(self.config.request_timeout_s), endpoint, body)
+        request_id = visit.receipt.request_id = prefix + (given or new_id())
+        deadline = Deadline.after(self.config.request_timeout_s)
+        return Admitted(request_id, deadline, visit.receipt, endpoint, body)
+
+    def rendered(self, visit: Visit, prompts: list[RenderedPrompt]) -> None:
+        """Count what the prompts of a body really are."""
+        receipt = visit.receipt
+        receipt.prompt_tokens = sum(len(prompt.request.token_ids) for prompt in prompts)
+        receipt.image_tokens = sum(prompt.image_tokens for prompt in prompts)
+        images = sum(len(prompt.media) for prompt in prompts)
+        wanted = sum(
+            (prompt.request.sampling_params.max_tokens or 0) * prompt.request.sampling_params.n
+            for prompt in prompts
+        )
+        visit.ticket.correct(receipt.image_tokens, images, receipt.prompt_tokens + wanted)
 
 
 def now() -> int:

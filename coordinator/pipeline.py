@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from coordinator.calls import at_replica
 from coordinator.config import CoordinatorConfig
 from coordinator.progress import Progress
 from coordinator.replicas import Member, ReplicaPool
@@ -89,11 +90,15 @@ class Pipeline:
         """
         course = _Course(rendering, prompt, Progress(prompt.request.sampling_params.n))
         attempts = self._config.decode.attempts + self._config.prefill.attempts
-        for attempt in self._retries.attempts("decode", attempts, prompt.deadline, course.failed):
+        for attempt in self._retries.attempts(
+            "decode", attempts, prompt.deadline, course.failed, prompt.receipt
+        ):
             async with attempt, contextlib.aclosing(self._try(course, attempt)) as deltas:
                 async for delta in deltas:
                     fresh = course.progress.take(delta)
                     if fresh is not None:
+                        prompt.receipt.token()
+                        prompt.receipt.completion_tokens += len(fresh.token_ids)
                         yield fresh
                 return
 
@@ -102,8 +107,10 @@ class Pipeline:
         media = bool(prompt.media)
         wait = prompt.deadline.within(self._config.stage_wait_s)
         plan = await choose_plan(self._pool, wait, media=media)
+        prompt.receipt.topology = plan.kind
         resumed = course.progress.begin()
         if plan.kind == "all":
+            prompt.receipt.items.update({item.mm_hash: "local" for item in prompt.media})
             request = msgspec.structs.replace(prompt.request, resume_token_ids=resumed or None)
             deltas = self._generate("all", plan, request, course, attempt)
         else:
@@ -120,6 +127,7 @@ class Pipeline:
         """The request that a prefill is sent: with descriptors, or with pixels as a last resort."""
         prompt = course.prompt
         if course.sends_pixels:
+            prompt.receipt.items.update({item.mm_hash: "pixels" for item in prompt.media})
             return msgspec.structs.replace(prompt.request, resume_token_ids=resumed or None)
         if prompt.media:
             try:
@@ -127,6 +135,9 @@ class Pipeline:
             except TransferError:
                 await course.lose_pixels()
                 await self._encode.run(course.prompt, plan, course.encoded, course.failed)
+        found = course.encoded.items.values()
+        prompt.receipt.nbytes = sum(item.nbytes for item in found)
+        prompt.receipt.transports.update(name for item in found for name in item.transports[:1])
         return metadata_only(prompt.request, course.encoded, resumed)
 
     def _lose_embeddings(self, course: _Course, plan: Plan, error: TransferError) -> None:
@@ -153,8 +164,17 @@ class Pipeline:
         def suits(member: Member) -> bool:
             return plan.suits(member) and _can_see(member, course, role)
 
-        async with self._pool.lease(role, deadline, suits=suits, avoid=course.failed) as member:
-            attempt.at(member, "decode" if course.progress.started else "prefill")
+        stage = "decode" if course.progress.started else "prefill"
+        async with at_replica(
+            self._pool,
+            role,
+            stage,
+            course.prompt.receipt,
+            deadline,
+            attempt=attempt,
+            suits=suits,
+            avoid=course.failed,
+        ) as member:
             deltas = self._decode.run(member, request, deadline, course.progress.open)
             try:
                 async with contextlib.aclosing(deltas):
@@ -180,10 +200,16 @@ class Pipeline:
             if prefilled.finished:
                 return
             deadline = course.prompt.deadline
-            async with self._pool.lease(
-                "decode", deadline, suits=plan.suits, avoid=course.failed
+            async with at_replica(
+                self._pool,
+                "decode",
+                "decode",
+                course.prompt.receipt,
+                deadline,
+                attempt=attempt,
+                suits=plan.suits,
+                avoid=course.failed,
             ) as member:
-                attempt.at(member, "decode")
                 deltas = self._decode.run(member, prefilled.request, deadline, course.progress.open)
                 async with contextlib.aclosing(deltas):
                     async for delta in deltas:
@@ -206,10 +232,16 @@ class Pipeline:
         def suits(member: Member) -> bool:
             return plan.suits(member) and _can_see(member, course, "prefill")
 
-        async with self._pool.lease(
-            "prefill", deadline, suits=suits, avoid=course.failed
+        async with at_replica(
+            self._pool,
+            "prefill",
+            "prefill",
+            course.prompt.receipt,
+            deadline,
+            attempt=attempt,
+            suits=suits,
+            avoid=course.failed,
         ) as member:
-            attempt.at(member, "prefill")
             try:
                 return await self._prefill.run(member, plan, request, deadline)
             except TransferError as error:

@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from coordinator.breaker import Breaker
 from coordinator.clients.base import StageClient
 from coordinator.config import CoordinatorConfig, StageConfig
 from coordinator.membership.base import Membership, Snapshot
@@ -53,6 +54,7 @@ class Member:
         self.status: ReplicaStatus | None = None
         self.in_flight = 0
         self.listed = True
+        self.breaker = Breaker()
 
     @property
     def id(self) -> str:
@@ -76,7 +78,13 @@ class Member:
     def ready(self) -> bool:
         """Whether it takes new work."""
         status = self.status
-        return self.listed and status is not None and status.ready and not status.draining
+        return (
+            self.listed
+            and status is not None
+            and status.ready
+            and not status.draining
+            and not self.breaker.open
+        )
 
     @property
     def load(self) -> float:
@@ -206,6 +214,17 @@ class ReplicaPool:
         finally:
             self._give_back(member)
 
+    def answered(self, member: Member, error: TriptychError | None) -> None:
+        """A call to a member ended; one that keeps failing is left alone for a while."""
+        if error is None:
+            member.breaker.succeeded()
+            return
+        open_s = member.breaker.failed(error)
+        if open_s is not None:
+            _log.warning("%s keeps failing, left alone for %.1f s: %s", member.id, open_s, error)
+            loop = asyncio.get_running_loop()
+            loop.call_later(open_s + 0.001, self._notify, member.role)
+
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new list of replicas."""
         listed = {replica.id: replica for replica in snapshot}
@@ -259,9 +278,7 @@ class ReplicaPool:
         queue = self._waiters[role]
         if not queue:
             return
-        limit = self.stage(role).concurrency
-        free = [m for m in self._members.values() if m.role == role and m.ready]
-        free = [m for m in free if m.in_flight < limit]
+        free = [m for m in self._members.values() if m.role == role and self._has_room(m)]
         for waiter in list(queue):
             if not free:
                 return
@@ -272,10 +289,14 @@ class ReplicaPool:
             preferred = [m for m in fresh if m.id == waiter.prefer]
             member = preferred[0] if preferred else self._policies[role].pick(fresh, waiter.key)
             member.in_flight += 1
-            if member.in_flight >= limit:
+            if not self._has_room(member):
                 free.remove(member)
             queue.remove(waiter)
             waiter.granted.set_result(member)
+
+    def _has_room(self, member: Member) -> bool:
+        limit = 1 if member.breaker.trial else self.stage(member.role).concurrency
+        return member.ready and member.in_flight < limit
 
     def _give_back(self, member: Member) -> None:
         member.in_flight -= 1

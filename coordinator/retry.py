@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
+from coordinator.receipt import Receipt
 from coordinator.replicas import Member
 from protocol.deadline import Deadline
 from protocol.errors import (
@@ -21,6 +22,7 @@ from protocol.errors import (
     NotSupported,
     Overloaded,
     TriptychError,
+    Unavailable,
 )
 
 _PAUSE_S = 0.05
@@ -76,6 +78,7 @@ class Attempt:
         deadline: Deadline,
         failed: set[str],
         faults: list[TriptychError],
+        receipt: Receipt | None,
     ) -> None:
         self.failed = failed
         self.last = False
@@ -83,12 +86,15 @@ class Attempt:
         self._stage = stage
         self._deadline = deadline
         self._member: Member | None = None
+        self._reached = False
         self._costs = True
         self._faults = faults
+        self._receipt = receipt
 
     def at(self, member: Member, stage: str | None = None) -> None:
         """Say which replica (and stage) this try is at, so that the next one avoids it."""
         self._member = member
+        self._reached = True
         self._stage = stage or self._stage
 
     def blameless(self) -> None:
@@ -98,6 +104,7 @@ class Attempt:
     def costless(self) -> None:
         """Another request's call failed: trying again takes nothing from the budget."""
         self._costs = False
+        self._reached = True
 
     async def __aenter__(self) -> None:
         return
@@ -112,6 +119,11 @@ class Attempt:
             return False
         if error.stage is None:
             error.stage = self._stage
+        if not self._reached:
+            # The wait for a replica is over; what was wrong with them says more than that.
+            if self._faults and isinstance(error, Unavailable):
+                raise self._faults[-1]
+            return False
         if self._member is not None:
             self.failed.add(self._member.id)
         # A request that breaks replicas must not be taken through all of them.
@@ -123,6 +135,8 @@ class Attempt:
             return False
         if not self._retries.allow(error, self._deadline, costs=self._costs):
             return False
+        if self._receipt is not None:
+            self._receipt.retries[f"{self._stage}.{error.kind}"] += 1
         if isinstance(error, Overloaded):
             await asyncio.sleep(_PAUSE_S * (1 + random.random()))  # noqa: S311
         return True
@@ -132,10 +146,15 @@ class Retries:
     """Hands out attempts under the shared budget."""
 
     def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+        self.budget = budget
 
     def attempts(
-        self, stage: str, limit: int, deadline: Deadline, failed: set[str] | None = None
+        self,
+        stage: str,
+        limit: int,
+        deadline: Deadline,
+        failed: set[str] | None = None,
+        receipt: Receipt | None = None,
     ) -> Iterator[Attempt]:
         """Attempts, to be left by `return` on success; the last one lets its error through.
 
@@ -144,11 +163,12 @@ class Retries:
             limit: how many.
             deadline: of the request; none starts after it.
             failed: ids of replicas to avoid, added to with each failure.
+            receipt: where retries are counted.
         """
         avoided = set() if failed is None else failed
         faults: list[TriptychError] = []
         for number in range(1, limit + 1):
-            attempt = Attempt(self, stage, deadline, avoided, faults)
+            attempt = Attempt(self, stage, deadline, avoided, faults, receipt)
             attempt.last = number == limit
             yield attempt
 
@@ -158,4 +178,4 @@ class Retries:
             deadline.remaining()
         except DeadlineExceeded:
             return False
-        return can_help_elsewhere(error) and (not costs or self._budget.spend())
+        return can_help_elsewhere(error) and (not costs or self.budget.spend())

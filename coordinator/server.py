@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from coordinator.admission import Admission
 from coordinator.api.chat import ChatEndpoint
 from coordinator.api.completions import CompletionsEndpoint
 from coordinator.api.generate import GenerateEndpoint
@@ -30,6 +33,8 @@ from protocol.derender import Derenderer
 from protocol.replica import Replica
 from serving.http import edge
 from serving.http_server import HttpServer
+from telemetry.coordinator import CoordinatorMetrics
+from telemetry.traces import Tracer
 
 
 class CoordinatorServer:
@@ -54,6 +59,9 @@ class CoordinatorServer:
         self.pool = ReplicaPool(config, self._connect)
         self._directory = Directory(config.directory_entries)
         self.pool.on_leave = lambda member: self._directory.forget_holder(member.id)
+        self._metrics = CoordinatorMetrics(self.registry)
+        self._tracer = Tracer(config.tracing, config.otlp_endpoint)
+        self._admission = Admission(config.admission)
         retries = Retries(Budget())
         pipeline = Pipeline(
             self.pool,
@@ -64,7 +72,17 @@ class CoordinatorServer:
             config,
         )
         render = RenderStage(self.pool, self._janitor, retries)
-        self._front = Front(config, self.pool, render, pipeline, derenderer, retries)
+        self._front = Front(
+            config,
+            self.pool,
+            render,
+            pipeline,
+            derenderer,
+            retries,
+            self._admission,
+            self._metrics,
+            self._tracer,
+        )
         self._proxy = RenderProxy(self._front)
         self._http: HttpServer | None = None
         self.asgi: ASGIApp = self._application()
@@ -101,6 +119,7 @@ class CoordinatorServer:
         await self._janitor.stop()
         await self._proxy.close()
         await self.pool.stop()
+        await asyncio.to_thread(self._tracer.shutdown)
 
     def _connect(self, replica: Replica) -> StageClient:
         if replica.engine == "native":
@@ -109,7 +128,7 @@ class CoordinatorServer:
 
     def _application(self) -> ASGIApp:
         generate = GenerateEndpoint(self._front)
-        status = StatusEndpoints(self._front, self.registry)
+        status = StatusEndpoints(self._front, self.registry, self._directory)
         return edge(
             [
                 Route("/v1/chat/completions", ChatEndpoint(self._front).__call__, methods=["POST"]),

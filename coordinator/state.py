@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.receipt import Receipt
 from coordinator.replicas import Member
 from coordinator.topology import Plan
 from protocol.deadline import Deadline
@@ -21,12 +22,14 @@ class Admitted:
     Attributes:
         request_id: ours, or the client's.
         deadline: of the whole request.
+        receipt: filled on the way.
         endpoint, body: what render is asked, kept until the end so that it can be asked again;
             None where the client rendered itself.
     """
 
     request_id: str
     deadline: Deadline
+    receipt: Receipt
     endpoint: RenderEndpoint | None = None
     body: bytes | None = None
 
@@ -50,6 +53,15 @@ class RenderedPrompt:
     @property
     def deadline(self) -> Deadline:
         return self.admitted.deadline
+
+    @property
+    def receipt(self) -> Receipt:
+        return self.admitted.receipt
+
+    @property
+    def image_tokens(self) -> int:
+        """Embedding rows of all items."""
+        return sum(item.placeholder.rows for item in self.media)
 
     @property
     def media(self) -> list[ItemRef]:

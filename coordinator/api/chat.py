@@ -15,6 +15,7 @@ from coordinator.api.streaming import EventStream, WholeAnswer
 from coordinator.front import Front, now
 from coordinator.stages.derender import Derendering
 from coordinator.state import Admitted, RenderedPrompt
+from coordinator.visit import Visit
 from protocol.derender import DerenderedDelta
 from protocol.generate import FinishReason, Usage
 from protocol.openai import (
@@ -30,6 +31,11 @@ from protocol.openai import (
     refuse_unsupported,
 )
 from serving.http import decode_json, json_response, read_body, sse
+
+_MEDIA = frozenset(
+    {"media", "image_url", "input_image", "video_url", "audio_url", "input_audio", "image_embeds"}
+)
+"""Types of content parts that become items; `media` stands for none given."""
 
 
 @dataclass(slots=True)
@@ -74,23 +80,30 @@ class ChatEndpoint:
 
     async def __call__(self, request: Request) -> Response:
         """The answer, not begun yet."""
-        body = await read_body(request)
-        asked = decode_json(body, ChatCompletionRequest)
-        refuse_unsupported(asked)
-        model = self._front.check_model(asked.model)
-        admitted = self._front.admit(request, "chatcmpl-", asked.request_id, "chat", body)
-        if asked.stream:
-            return EventStream(self._events(admitted, asked, model), admitted.request_id)
-        return WholeAnswer(self._whole(admitted, asked, model))
+        visit = self._front.enter(request, "chat")
+        with visit.until_answered():
+            body = await read_body(request)
+            asked = decode_json(body, ChatCompletionRequest)
+            refuse_unsupported(asked)
+            model = self._front.check_model(asked.model)
+            wanted = asked.max_completion_tokens or asked.max_tokens or 0
+            visit.ticket.expect(_media(asked.messages), wanted * (asked.n or 1))
+            admitted = self._front.admit(
+                request, visit, "chatcmpl-", asked.request_id, "chat", body
+            )
+            if asked.stream:
+                return EventStream(self._events(admitted, asked, model, visit), visit)
+            return WholeAnswer(self._whole(admitted, asked, model, visit), visit)
 
     @contextlib.asynccontextmanager
     async def _run(
-        self, admitted: Admitted, asked: ChatCompletionRequest
+        self, admitted: Admitted, asked: ChatCompletionRequest, visit: Visit
     ) -> AsyncIterator[
         tuple[RenderedPrompt, Derendering, AsyncGenerator[tuple[int, DerenderedDelta], None]]
     ]:
         front = self._front
         async with front.render.rendered(admitted) as rendering:
+            front.rendered(visit, rendering.prompts)
             prompt = rendering.prompts[0]
             ids = prompt.request.token_ids
             derendering = Derendering(
@@ -103,7 +116,7 @@ class ChatEndpoint:
                 yield prompt, derendering, texts
 
     async def _events(
-        self, admitted: Admitted, asked: ChatCompletionRequest, model: str
+        self, admitted: Admitted, asked: ChatCompletionRequest, model: str, visit: Visit
     ) -> AsyncGenerator[bytes, None]:
         created = now()
         options = asked.stream_options
@@ -119,7 +132,7 @@ class ChatEndpoint:
                 )
             )  # fmt: skip
 
-        async with self._run(admitted, asked) as (prompt, derendering, texts):
+        async with self._run(admitted, asked, visit) as (prompt, derendering, texts):
             begun: set[int] = set()
             async for index, delta in texts:
                 usage = _usage(prompt, derendering)
@@ -135,9 +148,9 @@ class ChatEndpoint:
                 yield chunk([], _usage(prompt, derendering))
 
     async def _whole(
-        self, admitted: Admitted, asked: ChatCompletionRequest, model: str
+        self, admitted: Admitted, asked: ChatCompletionRequest, model: str, visit: Visit
     ) -> Response:
-        async with self._run(admitted, asked) as (prompt, derendering, texts):
+        async with self._run(admitted, asked, visit) as (prompt, derendering, texts):
             choices = [_Choice() for _ in range(prompt.request.sampling_params.n)]
             async for index, delta in texts:
                 choices[index].add(delta)
@@ -151,6 +164,13 @@ class ChatEndpoint:
                     prompt_token_ids=prompt.request.token_ids if asked.return_token_ids else None,
                 )
             )
+
+
+def _media(messages: list[dict[str, Any]]) -> int:
+    """Content parts that are no text; render checks them."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    return sum(isinstance(part, dict) and part.get("type", "media") in _MEDIA for part in parts)
 
 
 def _usage(prompt: RenderedPrompt, derendering: Derendering) -> Usage:

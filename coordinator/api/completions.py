@@ -16,6 +16,7 @@ from coordinator.front import Front, now
 from coordinator.stages.derender import Derendering
 from coordinator.stages.render import Rendering
 from coordinator.state import Admitted, RenderedPrompt
+from coordinator.visit import Visit
 from protocol.derender import DerenderedDelta
 from protocol.errors import InvalidRequest
 from protocol.generate import FinishReason, Usage
@@ -66,22 +67,28 @@ class CompletionsEndpoint:
 
     async def __call__(self, request: Request) -> Response:
         """The answer, not begun yet."""
-        body = await read_body(request)
-        asked = decode_json(body, CompletionRequest)
-        refuse_unsupported(asked)
-        if asked.echo:
-            raise InvalidRequest("echo is not supported by this server", "echo")
-        model = self._front.check_model(asked.model)
-        admitted = self._front.admit(request, "cmpl-", asked.request_id, "completions", body)
-        if asked.stream:
-            return EventStream(self._events(admitted, asked, model), admitted.request_id)
-        return WholeAnswer(self._whole(admitted, asked, model))
+        visit = self._front.enter(request, "completions")
+        with visit.until_answered():
+            body = await read_body(request)
+            asked = decode_json(body, CompletionRequest)
+            refuse_unsupported(asked)
+            if asked.echo:
+                raise InvalidRequest("echo is not supported by this server", "echo")
+            model = self._front.check_model(asked.model)
+            visit.ticket.expect(0, (asked.max_tokens or 0) * (asked.n or 1))
+            admitted = self._front.admit(
+                request, visit, "cmpl-", asked.request_id, "completions", body
+            )
+            if asked.stream:
+                return EventStream(self._events(admitted, asked, model, visit), visit)
+            return WholeAnswer(self._whole(admitted, asked, model, visit), visit)
 
     async def _texts(
-        self, rendering: Rendering, asked: CompletionRequest, counts: _Counts
+        self, rendering: Rendering, asked: CompletionRequest, counts: _Counts, visit: Visit
     ) -> AsyncGenerator[tuple[int, DerenderedDelta], None]:
         """(choice over all prompts, delta), as they come."""
         counts.prompt = sum(len(p.request.token_ids) for p in rendering.prompts)
+        self._front.rendered(visit, rendering.prompts)
         streams = [self._prompt(rendering, prompt, asked) for prompt in rendering.prompts]
         async with contextlib.aclosing(merged(streams)) as texts:
             async for index, delta in texts:
@@ -102,7 +109,7 @@ class CompletionsEndpoint:
                 yield prompt.number * n + index, delta
 
     async def _events(
-        self, admitted: Admitted, asked: CompletionRequest, model: str
+        self, admitted: Admitted, asked: CompletionRequest, model: str, visit: Visit
     ) -> AsyncGenerator[bytes, None]:
         created = now()
         options = asked.stream_options
@@ -122,7 +129,7 @@ class CompletionsEndpoint:
         offsets: dict[int, int] = {}
         async with (
             self._front.render.rendered(admitted) as rendering,
-            contextlib.aclosing(self._texts(rendering, asked, counts)) as texts,
+            contextlib.aclosing(self._texts(rendering, asked, counts, visit)) as texts,
         ):
             async for index, delta in texts:
                 logprobs = None
@@ -142,11 +149,13 @@ class CompletionsEndpoint:
             if with_usage:
                 yield chunk([], counts.usage())
 
-    async def _whole(self, admitted: Admitted, asked: CompletionRequest, model: str) -> Response:
+    async def _whole(
+        self, admitted: Admitted, asked: CompletionRequest, model: str, visit: Visit
+    ) -> Response:
         counts = _Counts()
         async with (
             self._front.render.rendered(admitted) as rendering,
-            contextlib.aclosing(self._texts(rendering, asked, counts)) as texts,
+            contextlib.aclosing(self._texts(rendering, asked, counts, visit)) as texts,
         ):
             n = rendering.prompts[0].request.sampling_params.n
             choices = [_Choice() for _ in range(n * len(rendering.prompts))]

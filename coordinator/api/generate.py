@@ -83,18 +83,25 @@ class GenerateEndpoint:
     async def generate(self, request: Request) -> Response:
         """The answer, not begun yet."""
         require_scale_out(self._front.config.enable_scale_out)
-        asked = decode_json(await read_body(request), GenerateRequest)
-        _refuse(asked)
-        model = self._front.check_model(asked.model)
-        admitted = self._front.admit(request, "generate-tokens-", asked.request_id)
-        sampling = msgspec.structs.replace(reproducible(asked.sampling_params), stop=None)
-        sent = msgspec.structs.replace(
-            asked, request_id=admitted.request_id, sampling_params=sampling, output_mode="tokens"
-        )
-        prompt = RenderedPrompt(admitted, 0, sent)
-        if asked.stream:
-            return EventStream(self._events(prompt, asked), admitted.request_id)
-        return WholeAnswer(self._whole(prompt, asked, model))
+        visit = self._front.enter(request, "generate")
+        with visit.until_answered():
+            asked = decode_json(await read_body(request), GenerateRequest)
+            _refuse(asked)
+            model = self._front.check_model(asked.model)
+            admitted = self._front.admit(request, visit, "generate-tokens-", asked.request_id)
+            sampling = msgspec.structs.replace(reproducible(asked.sampling_params), stop=None)
+            sent = msgspec.structs.replace(
+                asked,
+                request_id=admitted.request_id,
+                sampling_params=sampling,
+                output_mode="tokens",
+            )
+            prompt = RenderedPrompt(admitted, 0, sent)
+            visit.ticket.expect(len(prompt.media), sampling.max_tokens or 0)
+            self._front.rendered(visit, [prompt])
+            if asked.stream:
+                return EventStream(self._events(prompt, asked), visit)
+            return WholeAnswer(self._whole(prompt, asked, model), visit)
 
     async def abort(self, request: Request) -> Response:
         """End running requests by their response ids; unknown ones are ignored."""

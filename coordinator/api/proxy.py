@@ -6,9 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from coordinator.api.streaming import WholeAnswer
+from coordinator.calls import at_replica
 from coordinator.clients.http import HttpPeer
 from coordinator.front import Front
-from protocol.deadline import Deadline
+from coordinator.replicas import Member
+from coordinator.state import Admitted
 from protocol.errors import Unavailable
 from serving.http import read_body, require_scale_out
 
@@ -34,30 +36,41 @@ class RenderProxy:
     async def __call__(self, request: Request) -> Response:
         """The answer, not begun yet."""
         require_scale_out(self._front.config.enable_scale_out)
-        body = await read_body(request)
-        headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
-        return WholeAnswer(self._answer(request.url.path, body, headers))
+        visit = self._front.enter(request, "render")
+        with visit.until_answered():
+            body = await read_body(request)
+            headers = {
+                name: request.headers[name] for name in _PASSED_ON if name in request.headers
+            }
+            admitted = self._front.admit(request, visit, "")
+            return WholeAnswer(self._answer(request.url.path, body, headers, admitted), visit)
 
     async def close(self) -> None:
         """Drop the connections."""
         for peer in self._peers.values():
             await peer.close()
 
-    async def _answer(self, path: str, body: bytes, headers: dict[str, str]) -> Response:
+    async def _answer(
+        self, path: str, body: bytes, headers: dict[str, str], admitted: Admitted
+    ) -> Response:
         config = self._front.config
-        deadline = Deadline.after(config.request_timeout_s)
-        pool = self._front.pool
-        avoid: set[str] = set()
+        deadline = admitted.deadline
         for attempt in self._front.retries.attempts(
-            "render", config.render.attempts, deadline, avoid
+            "render", config.render.attempts, deadline, None, admitted.receipt
         ):
             async with (
                 attempt,
-                pool.lease(
-                    "render", deadline, suits=lambda m: bool(m.replica.http), avoid=avoid
+                at_replica(
+                    self._front.pool,
+                    "render",
+                    "render",
+                    admitted.receipt,
+                    deadline,
+                    attempt=attempt,
+                    suits=_has_http,
+                    avoid=attempt.failed,
                 ) as member,
             ):
-                attempt.at(member)
                 peer = self._peer(member.replica.http)
                 limit = deadline.within(config.render.timeout_s)
                 answer = await peer.post(path, body, limit, headers)
@@ -68,3 +81,7 @@ class RenderProxy:
         if url not in self._peers:
             self._peers[url] = HttpPeer(url)
         return self._peers[url]
+
+
+def _has_http(member: Member) -> bool:
+    return bool(member.replica.http)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 from starlette.responses import Response
 
+from coordinator.directory import Directory
 from coordinator.front import Front, now
 from coordinator.topology import missing
 from protocol.openai import ModelCard, ModelList
@@ -25,7 +26,8 @@ def _version() -> str:
 class StatusEndpoints:
     """What a probe or an operator asks."""
 
-    def __init__(self, front: Front, registry: CollectorRegistry) -> None:
+    def __init__(self, front: Front, registry: CollectorRegistry, directory: Directory) -> None:
+        self._directory = directory
         self._front = front
         self._registry = registry
         self._started = now()
@@ -54,6 +56,13 @@ class StatusEndpoints:
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus text."""
+        metrics, admission = self._front.metrics, self._front.admission
+        metrics.ready(m.role for m in self._front.pool.members() if m.ready)
+        metrics.in_flight.labels("requests").set(admission.requests)
+        metrics.in_flight.labels("body_bytes").set(admission.body_bytes)
+        metrics.in_flight.labels("image_tokens").set(admission.image_tokens)
+        metrics.in_flight.labels("kv_tokens").set(admission.kv_tokens)
+        metrics.directory_entries.set(len(self._directory))
         text, kind = exposition(self._registry)
         return Response(text, media_type=kind)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from coordinator.calls import at_replica
 from coordinator.concurrency import together
 from coordinator.config import CoordinatorConfig
 from coordinator.directory import Directory, ItemKey
+from coordinator.receipt import How
 from coordinator.replicas import Member, ReplicaPool
 from coordinator.retry import Attempt, Retries
 from coordinator.state import Encoded, RenderedPrompt
@@ -68,11 +70,13 @@ class EncodeStage:
         """
         distinct = {item.mm_hash: item for item in prompt.media}
         wanted = [item for item in distinct.values() if item.mm_hash not in known.holders]
-        await together(
-            self._item(prompt, plan, item, known, failed)
-            for item in wanted
-            if not self._held(self._key(prompt, plan, item), known, failed)
-        )
+        missing = []
+        for item in wanted:
+            if self._held(self._key(prompt, plan, item), known, failed):
+                prompt.receipt.items[item.mm_hash] = "held"
+            else:
+                missing.append(item)
+        await together(self._item(prompt, plan, item, known, failed) for item in missing)
 
     def lost(self, prompt: RenderedPrompt, plan: Plan, mm_hash: str, holder: str) -> None:
         """A prefill replica did not find the item where it was said to be."""
@@ -101,7 +105,7 @@ class EncodeStage:
         key = self._key(prompt, plan, item)
         config = self._config.encode
         for attempt in self._retries.attempts(
-            "encode", config.attempts, prompt.deadline, set(failed)
+            "encode", config.attempts, prompt.deadline, set(failed), prompt.receipt
         ):
             async with attempt:
                 leading = key not in self._flights
@@ -109,6 +113,10 @@ class EncodeStage:
                 encode = functools.partial(self._encode, prompt, plan, item, key, avoid)
                 outcome = await self._flights.run(key, encode)
                 self._take(outcome, attempt, key, known, leading=leading)
+                reused = outcome.reply is not None and outcome.reply.reused == [True]
+                prompt.receipt.items[item.mm_hash] = _how(
+                    leading=leading, reused=reused, before=item.mm_hash in prompt.receipt.items
+                )
                 return
 
     def _take(
@@ -159,8 +167,11 @@ class EncodeStage:
 
         member: Member | None = None
         try:
-            async with self._pool.lease(
+            async with at_replica(
+                self._pool,
                 "encode",
+                "encode",
+                prompt.receipt,
                 prompt.deadline,
                 suits=suits,
                 avoid=avoid,
@@ -181,6 +192,14 @@ class EncodeStage:
 
     def _key(self, prompt: RenderedPrompt, plan: Plan, item: ItemRef) -> ItemKey:
         return ItemKey(plan.cohort, prompt.request.cache_salt or "", item.mm_hash)
+
+
+def _how(*, leading: bool, reused: bool, before: bool) -> How:
+    if not leading:
+        return "shared"
+    if reused:
+        return "held"
+    return "encoded_again" if before else "encoded"
 
 
 def _check(reply: EncodeReply, item: ItemRef) -> None:

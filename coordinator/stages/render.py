@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from coordinator.calls import at_replica
 from coordinator.concurrency import Janitor
 from coordinator.replicas import Member, ReplicaPool
 from coordinator.retry import Retries
@@ -93,12 +94,21 @@ class RenderStage:
             lease_s=deadline.remaining("render"),
         )
         config = self._pool.stage("render")
-        for attempt in self._retries.attempts("render", config.attempts, deadline):
+        for attempt in self._retries.attempts(
+            "render", config.attempts, deadline, None, admitted.receipt
+        ):
             async with (
                 attempt,
-                self._pool.lease("render", deadline, avoid=attempt.failed) as member,
+                at_replica(
+                    self._pool,
+                    "render",
+                    "render",
+                    admitted.receipt,
+                    deadline,
+                    attempt=attempt,
+                    avoid=attempt.failed,
+                ) as member,
             ):
-                attempt.at(member)
                 limit = deadline.within(config.timeout_s)
                 reply = await member.client.call(RENDER, call, limit)
                 return [
