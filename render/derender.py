@@ -75,6 +75,10 @@ class TextDerenderer:
         self._stops = StopStrings(stop, self._include_stop)
         self._special = special_ids(tokenizer)
         self._texts = texts
+        # OpenAI's chat answers list the likeliest only, not the sampled token besides them.
+        self._most: int | None = None
+        if isinstance(request, ChatCompletionRequest):
+            self._most = request.top_logprobs or 0
         self._seen = 0
 
     def push(self, delta: TokenDelta) -> DerenderedDelta:
@@ -130,7 +134,7 @@ class TextDerenderer:
     def _logprobs(self, logprobs: Logprobs | None) -> list[TokenTextLogprob] | None:
         if self._texts is None or logprobs is None:
             return None
-        return self._texts.logprobs(logprobs)
+        return self._texts.logprobs(logprobs, self._most)
 
 
 class TokenTexts:
@@ -148,13 +152,16 @@ class TokenTexts:
         text = self._tokenizer.decode([token], skip_special_tokens=False)
         return text, list(text.encode())
 
-    def logprobs(self, logprobs: Logprobs) -> list[TokenTextLogprob]:
-        """An entry per token."""
+    def logprobs(self, logprobs: Logprobs, most: int | None = None) -> list[TokenTextLogprob]:
+        """An entry per token, with at most `most` alternatives, the likeliest."""
         out = []
         for entry in logprobs.content:
             text, raw = self.of(entry.token_id)
             top = []
-            for other in entry.top_logprobs:
+            tops = entry.top_logprobs
+            if most is not None and 0 <= most < len(tops):
+                tops = sorted(tops, key=lambda other: -other.logprob)[:most]
+            for other in tops:
                 other_text, other_raw = self.of(other.token_id)
                 top.append({"token": other_text, "logprob": other.logprob, "bytes": other_raw})
             out.append(TokenTextLogprob(text, entry.logprob, raw, top))

@@ -54,10 +54,13 @@ def assert_nothing_is_held(fleet: Fleet) -> None:
 def long_request(**fields: Any) -> dict[str, Any]:
     """A request with a picture that would run for a long time."""
     picture = unseen("describe", 1, seed=41)[0].images
-    return chat(
-        Example(picture, "Describe this image.", ""),
-        **{"max_tokens": 400, "ignore_eos": True, "stream": True, **fields},
-    )
+    endless = {
+        "max_tokens": 400,
+        "ignore_eos": True,
+        "skip_special_tokens": False,  # what comes after the answer is shown, too
+        "stream": True,
+    }
+    return chat(Example(picture, "Describe this image.", ""), **{**endless, **fields})
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

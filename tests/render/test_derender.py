@@ -148,6 +148,14 @@ def test_logprobs_have_text_and_bytes(derenderer: HfDerenderer, tokenizer: Token
     assert (found.token, found.bytes) == (" circle", list(b" circle"))
     assert found.top_logprobs[1] == {"token": "\ufffd", "logprob": -2.0, "bytes": [0xE6]}
     assert derenderer.chat(request(), []).push(delta).logprobs is None
+    (alone,) = derenderer.chat(request(logprobs=True), []).push(delta).logprobs or []
+    assert alone.top_logprobs == []
+    (likeliest,) = (
+        derenderer.chat(request(logprobs=True, top_logprobs=1), []).push(delta).logprobs or []
+    )
+    assert [top["logprob"] for top in likeliest.top_logprobs] == [
+        max(top["logprob"] for top in found.top_logprobs)
+    ]
     completion = CompletionRequest(prompt="x", logprobs=2)
     assert derenderer.completion(completion, []).push(delta).logprobs == [found]
 
