@@ -60,7 +60,7 @@ class EncoderQueue:
         wake: Callable[[], None],
     ) -> None:
         self._loop = loop
-        self._tower = tower
+        self.tower = tower
         self._budget = budget
         self._metrics = metrics
         self._wake = wake
@@ -113,7 +113,7 @@ class EncoderQueue:
     @torch.inference_mode()
     def _encode(self, batch: list[_Job]) -> list[torch.Tensor | TriptychError]:
         try:
-            rows = self._tower.encode([job.item for job in batch])
+            rows = self.tower.encode([job.item for job in batch])
             return [_checked(job, part.clone()) for job, part in zip(batch, rows, strict=True)]
         except Exception as error:  # noqa: BLE001 - the thread outlives any request
             if len(batch) > 1:  # find out whose fault it is

@@ -115,7 +115,7 @@ class Engine:
     ) -> None:
         self._loop = loop
         self._scheduler = scheduler
-        self._runner = runner
+        self.runner = runner
         self._metrics = metrics
         self._threads = threads
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -187,9 +187,9 @@ class Engine:
     # --- in the thread -----------------------------------------------------------------------
 
     def _decoder(self) -> tuple[Scheduler, ModelRunner]:
-        if self._scheduler is None or self._runner is None:
+        if self._scheduler is None or self.runner is None:
             raise RuntimeError("this worker has no language model")
-        return self._scheduler, self._runner
+        return self._scheduler, self.runner
 
     def _run(self) -> None:
         if self._threads:

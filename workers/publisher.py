@@ -17,16 +17,28 @@ from ec_connector.torch_adapter import as_buffer
 from protocol import items as codec
 from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, TransferError, TriptychError
-from protocol.rpc import EncodeCall, Encoded, EncodeItem
+from protocol.rpc import (
+    EncodeCall,
+    Encoded,
+    EncodeItem,
+    Reservation,
+    ReserveCall,
+    Reserved,
+    ReserveItem,
+)
 from protocol.transfer import EcItem
 from telemetry.workers import WorkerMetrics
 from workers.adapters.base import Adapter, EncoderInput
 from workers.embedding_cache import ItemKey
 from workers.encoder import EncoderQueue
 from workers.media import decode_item, fetch_pixels
+from workers.promises import Promises
 from workers.single_flight import SingleFlight
 
 T = TypeVar("T")
+
+RESERVED_S = 10.0
+"""How long a reserved item is waited for before those who wait are told that it will not come."""
 
 
 class Publisher:
@@ -54,12 +66,40 @@ class Publisher:
         self._dtype = str(dtype).removeprefix("torch.")
         self._metrics = metrics
         self._flights: SingleFlight[ItemKey, EcItem] = SingleFlight()
-        self._in_flight: set[ItemKey] = set()
 
     @property
     def open(self) -> int:
         """Items that are being encoded or waited for."""
         return len(self._flights)
+
+    def reserve(self, call: ReserveCall) -> Reserved:
+        """Say of each item whether it is here, comes here, or is encoded elsewhere.
+
+        Raises:
+            TransferError: an item's form is invalid.
+        """
+        return Reserved([self._reserve(item, call) for item in call.items])
+
+    def _reserve(self, item: ReserveItem, call: ReserveCall) -> Reservation:
+        salt = call.cache_salt
+        key = (salt, item.mm_hash)
+        held = self._connector.held(item.mm_hash, salt, call.lease_s)
+        if held is not None:
+            return Reservation("held", held)
+        if key not in self._in_flight:
+            elsewhere = self._promises.holder(key, call.delegate, call.lease_s, call.avoid)
+            if elsewhere:
+                return Reservation("elsewhere", None, elsewhere)
+        expected = self._connector.expect(
+            item.mm_hash,
+            shape=(item.rows, self._adapter.shape.embedding_width),
+            dtype=self._dtype,
+            salt=salt,
+            lease_s=RESERVED_S,
+        )
+        known = key in self._in_flight or self._promises.kept(key)
+        self._promises.make(key, RESERVED_S)
+        return Reservation("in_flight" if known else "yours", expected)
 
     async def encode(self, call: EncodeCall, deadline: Deadline) -> Encoded:
         """Encode what is not held; a descriptor per item, in order.
@@ -82,7 +122,7 @@ class Publisher:
         if held is not None:
             self._metrics.items.labels("cache").inc()
             return self._of_rows(held, item), True
-        reused = key in self._in_flight
+        reused = key in self._flights
         if not reused:
             self._metrics.items.labels("inline" if item.handle is None else "handle").inc()
         async with asyncio.timeout(deadline.remaining("encode")):
@@ -98,7 +138,6 @@ class Publisher:
     async def _publish(self, item: EncodeItem, call: EncodeCall, deadline: Deadline) -> EcItem:
         salt = call.cache_salt
         shape = (item.rows, self._adapter.shape.embedding_width)
-        self._in_flight.add((salt, item.mm_hash))
         try:
             self._connector.expect(item.mm_hash, shape=shape, dtype=self._dtype, salt=salt)
             pixels = await self._pixels(item, deadline)
@@ -121,8 +160,6 @@ class Publisher:
                 salt,
             )
             raise
-        finally:
-            self._in_flight.discard((salt, item.mm_hash))
 
     async def _pixels(self, item: EncodeItem, deadline: Deadline) -> EncoderInput:
         where = f"items.{item.mm_hash}"

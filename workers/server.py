@@ -14,6 +14,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer
 
+from protocol.errors import Unavailable
 from protocol.ids import new_id
 from protocol.replica import Replica, ReplicaStatus
 from serving.auth import require_token_beyond_loopback
@@ -46,6 +47,13 @@ class WorkerServer:
         self._http: HttpServer | None = None
         self._replica: Replica | None = None
         self._draining = False
+
+    @property
+    def parts(self) -> Parts:
+        """What the worker is made of, while it is up."""
+        if self._parts is None:
+            raise Unavailable("this worker is not up")
+        return self._parts
 
     async def start(self) -> Replica:
         """Load the model, listen, and say who we are.

@@ -17,12 +17,15 @@ from protocol.rpc import (
     GENERATE,
     KV_RELEASE,
     PREFILL,
+    RESERVE,
     STATUS,
     Empty,
     EncodeCall,
     Encoded,
     Prefilled,
     ReleaseCall,
+    ReserveCall,
+    Reserved,
     TokenDelta,
 )
 from serving.rpc_server import RpcServer
@@ -68,6 +71,7 @@ class WorkerService:
         server.add_unary(DESCRIBE, self.describe)
         server.add_stream(STATUS, self.status)
         server.add_unary(ENCODE, self.encode)
+        server.add_unary(RESERVE, self.reserve)
         server.add_unary(PREFILL, self.prefill)
         server.add_stream(GENERATE, self.generate)
         server.add_unary(KV_RELEASE, self.kv_release)
@@ -87,6 +91,13 @@ class WorkerService:
             if self._publisher is None:
                 raise wrong_role("encode", self._replica().role)
             return await self._publisher.encode(call, deadline)
+
+    async def reserve(self, call: ReserveCall, _deadline: Deadline) -> Reserved:
+        """Say who encodes items; raises as `Publisher.reserve` does."""
+        with counted(self._metrics, "reserve", "encode"):
+            if self._publisher is None:
+                raise wrong_role("reserve", self._replica().role)
+            return self._publisher.reserve(call)
 
     async def prefill(self, request: GenerateRequest, deadline: Deadline) -> Prefilled:
         """Prefill and offer the KV blocks; raises as `Generator.prefill` does."""

@@ -29,6 +29,9 @@ class SingleFlight(Generic[K, T]):
     def __len__(self) -> int:
         return len(self._flights)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._flights
+
     async def run(self, key: K, make: Callable[[], Awaitable[T]]) -> T:
         """The result for `key`; raises what `make` raised."""
         flight = self._flights.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from prometheus_client import CollectorRegistry
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from ec_connector.config import EcConfig
@@ -93,6 +95,34 @@ class RunningWorker:
     server: WorkerServer
     replica: Replica
     channel: RpcChannel
+    registry: CollectorRegistry
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A metric's value, 0 where it was never set."""
+        return self.registry.get_sample_value(f"triptych_worker_{name}", labels) or 0.0
+
+    @property
+    def holds_nothing(self) -> bool:
+        """No request runs or waits, no KV block is held, nobody reads an item."""
+        status = self.server.status()
+        leases = self.registry.get_sample_value("triptych_ec_leases") or 0.0
+        return (
+            status.running == status.waiting == 0
+            and self.metric("kv_blocks_used") == self.metric("running_requests") == 0
+            and leases == 0
+        )
+
+    async def until(self, **gauges: float) -> None:
+        """Wait until the gauges have these values."""
+        async with asyncio.timeout(10):
+            while any(self.metric(name) != value for name, value in gauges.items()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def until_idle(self) -> None:
+        """Wait until the worker holds nothing."""
+        async with asyncio.timeout(10):
+            while not self.holds_nothing:  # noqa: ASYNC110 - metrics announce nothing
+                await asyncio.sleep(0.01)
 
 
 StartWorker = Callable[..., Awaitable[RunningWorker]]
@@ -112,11 +142,13 @@ async def start_worker(checkpoint: Path) -> AsyncIterator[StartWorker]:
                 "enable_scale_out": True,
                 "threads": 1,
             }
-            server = WorkerServer(WorkerConfig(role=role, **(values | fields)))  # type: ignore[arg-type]
+            registry = CollectorRegistry()
+            config = WorkerConfig(role=role, **(values | fields))  # type: ignore[arg-type]
+            server = WorkerServer(config, registry)
             replica = await server.start()
             stack.push_async_callback(server.stop)
             channel = RpcChannel(replica.grpc, str(fields.get("cluster_token", "")))
             stack.push_async_callback(channel.close)
-            return RunningWorker(server, replica, channel)
+            return RunningWorker(server, replica, channel, registry)
 
         yield start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def request(
     *parts: list[int] | Picture,
     pixels: bool = True,
     metadata: bool = True,
-    **params: object,
+    **params: Any,
 ) -> GenerateRequest:
     """A request whose prompt is the parts in order, with inline pixels unless told otherwise."""
     tokens: list[int] = []
@@ -85,19 +86,18 @@ def request(
             {"image": [items.encode_base64(p.metadata) for p in pictures]} if metadata else None,
         )
     top = {
-        name: params.pop(name)
-        for name in list(params)
-        if name in GenerateRequest.__struct_fields__
+        name: params.pop(name) for name in list(params) if name in GenerateRequest.__struct_fields__
     }
-    defaults: dict[str, object] = {"temperature": 0.0, "max_tokens": 8}
+    defaults: dict[str, Any] = {"temperature": 0.0, "max_tokens": 8}
     return GenerateRequest(
         token_ids=tokens,
-        features=None if features is None and pixels is None else features,
-        sampling_params=SamplingParams(**(defaults | params)),  # type: ignore[arg-type]
-        **top,  # type: ignore[arg-type]
+        features=features,
+        sampling_params=SamplingParams(**(defaults | params)),
+        **top,
     )
 
 
 def text(seed: int, length: int = 12) -> list[int]:
     """Token ids that mean nothing."""
-    return np.random.default_rng(seed).integers(3, 250, length).tolist()
+    ids: list[int] = np.random.default_rng(seed).integers(3, 250, length).tolist()
+    return ids

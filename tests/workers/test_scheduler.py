@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -87,9 +88,7 @@ class Bench:
     def content(sequence: SequenceState, position: int) -> object:
         """What a key depends on: everything up to its token, the pictures among it, the salt."""
         work = sequence.work
-        media = tuple(
-            (span.mm_hash, span.offset) for span in work.media if span.offset <= position
-        )
+        media = tuple((span.mm_hash, span.offset) for span in work.media if span.offset <= position)
         return (tuple(sequence.tokens[: position + 1]), media, work.cache_salt)
 
     @staticmethod
@@ -112,10 +111,12 @@ def work(
     *,
     outputs: int = 3,
     choices: int = 1,
-    **fields: object,
+    **fields: Any,
 ) -> Work:
-    prompt = list(range(number * 100, number * 100 + tokens)) if isinstance(tokens, int) else (
-        list(tokens)
+    prompt = (
+        list(range(number * 100, number * 100 + tokens))
+        if isinstance(tokens, int)
+        else (list(tokens))
     )
     return Work(
         number,
@@ -123,7 +124,7 @@ def work(
         len(prompt),
         StopRules(outputs),
         choices=range(choices),
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
 
 
@@ -182,13 +183,12 @@ def test_at_least_one_token_is_computed_of_a_known_prompt() -> None:
     ],
     ids=["salt", "picture", "place"],
 )
-def test_equal_tokens_under_another_salt_or_picture_share_nothing(other: dict[str, object]) -> None:
+def test_equal_tokens_under_another_salt_or_picture_share_nothing(other: dict[str, Any]) -> None:
     bench = Bench()
     bench.add(work(1, range(12), outputs=1, media=[MediaSpan("one", 2, 4, ready=True)]))
     bench.run()
-    second = bench.add(
-        work(2, range(12), outputs=1, **({"media": [MediaSpan("one", 2, 4, ready=True)]} | other))
-    )
+    fields = {"media": [MediaSpan("one", 2, 4, ready=True)]} | other
+    second = bench.add(work(2, range(12), outputs=1, **fields))
     bench.run()
     assert second.cached_tokens == 0
 
@@ -355,7 +355,7 @@ requests = st.lists(
     aborts=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 12)), max_size=4),
     data=st.data(),
 )
-def test_whatever_comes_and_goes_answers_are_those_of_a_request_alone(
+def test_whatever_comes_and_goes_answers_are_those_of_a_request_alone(  # noqa: C901
     requests: list[tuple[int, int, int, bool, bool, int]],
     tokens: int,
     aborts: list[tuple[int, int]],
