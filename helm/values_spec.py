@@ -16,6 +16,7 @@ Schema = dict[str, Any]
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 BYTES = r"^[0-9]+(Ki|Mi|Gi|Ti)?$"
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+OBJECT = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 HOST = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 PATH = r"^/[^\s]*$"
 URL = r"^https?://[^\s]+$"
@@ -229,8 +230,8 @@ VALUES: Schema = group(
             "e-pd",
             "all",
         ),
-        "nameOverride": optional("Replaces the chart's name in names of objects.", NAME),
-        "fullnameOverride": optional("Replaces release and chart name in names of objects.", NAME),
+        "nameOverride": optional("Replaces the chart's name in names of objects.", OBJECT),
+        "fullnameOverride": optional("Replaces release and chart name in names of objects.", OBJECT),
         "commonLabels": names("Labels of every object."),
         "image": group(
             "The image; deploy/docker has its Dockerfiles.",

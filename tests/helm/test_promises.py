@@ -1,7 +1,5 @@
 """What the chart promises of security, of leaving, and of who reaches whom."""
 
-
-
 from __future__ import annotations
 
 from typing import Any

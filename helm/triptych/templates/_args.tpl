@@ -8,12 +8,12 @@
 {{- if eq $c.kind "worker" -}}{{- $args = concat $args (list "--role" $c.role) -}}{{- end -}}
 {{- $args = concat $args (list "--config" "/etc/triptych/config.yaml") -}}
 {{- if eq $c.kind "coordinator" -}}
-{{- $args = concat $args (list "--host" $v.coordinator.listenAddress "--port" $v.coordinator.port "--membership" "kubernetes" "--kubernetes-namespace" .root.Release.Namespace "--kubernetes-selector" (printf "app.kubernetes.io/instance=%s,triptych/discovery=replicas" .root.Release.Name)) -}}
+{{- $args = concat $args (list "--host" $v.coordinator.listenAddress "--port" (int64 $v.coordinator.port) "--membership" "kubernetes" "--kubernetes-namespace" .root.Release.Namespace "--kubernetes-selector" (printf "app.kubernetes.io/instance=%s,triptych/discovery=replicas" .root.Release.Name)) -}}
 {{- else -}}
-{{- $args = concat $args (list "--host" "$(POD_IP)" "--port" $v.ports.http "--grpc-port" $v.ports.grpc) -}}
+{{- $args = concat $args (list "--host" "$(POD_IP)" "--port" (int64 $v.ports.http) "--grpc-port" (int64 $v.ports.grpc)) -}}
 {{- end -}}
 {{- with $v.modelRevision -}}{{- $args = concat $args (list "--revision" .) -}}{{- end -}}
-{{- $args = concat $args (list "--drain" $v.drain.streamSeconds "--log-level" $v.telemetry.logLevel) -}}
+{{- $args = concat $args (list "--drain" (int64 $v.drain.streamSeconds) "--log-level" $v.telemetry.logLevel) -}}
 {{- concat $args $c.values.extraArgs | toJson -}}
 {{- end -}}
 

@@ -20,25 +20,25 @@
 
 {{/* What selects every pod of the release. */}}
 {{- define "triptych.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* What selects the pods of one component: (dict "root" $ "name" "encode"). */}}
 {{- define "triptych.componentSelector" -}}
 {{ include "triptych.selector" .root }}
-app.kubernetes.io/component: {{ .name }}
+app.kubernetes.io/component: {{ .name | quote }}
 {{- end -}}
 
 {{/* Labels of an object: (dict "root" $ "name" "encode"); without a name those of the release. */}}
 {{- define "triptych.labels" -}}
 {{ include "triptych.selector" .root }}
 {{- with .name }}
-app.kubernetes.io/component: {{ . }}
+app.kubernetes.io/component: {{ . | quote }}
 {{- end }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | quote }}
 {{- with .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}

@@ -35,17 +35,17 @@ metadata:
   annotations:
     {{- include "triptych.justifications" . | nindent 4 }}
     {{- if not $values.auth.existingSecret }}
-    checksum/secret: {{ include "triptych.secretChecksum" .root }}
+    checksum/secret: {{ include "triptych.secretChecksum" .root | quote }}
     {{- end }}
     {{- with .configChecksum }}
-    checksum/config: {{ . }}
+    checksum/config: {{ . | quote }}
     {{- end }}
     {{- with .values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
   {{- if ne (.serviceAccount | default "") "-" }}
-  serviceAccountName: {{ default (include "triptych.serviceAccount" .) .serviceAccount }}
+  serviceAccountName: {{ default (include "triptych.serviceAccount" .) .serviceAccount | quote }}
   {{- end }}
   automountServiceAccountToken: {{ .token | default false }}
   enableServiceLinks: false
@@ -58,14 +58,14 @@ spec:
   {{- with $values.image.pullSecrets }}
   imagePullSecrets:
     {{- range . }}
-    - name: {{ . }}
+    - name: {{ . | quote }}
     {{- end }}
   {{- end }}
   securityContext:
     runAsNonRoot: true
-    runAsUser: {{ $values.security.runAsUser }}
-    runAsGroup: {{ $values.security.runAsGroup }}
-    fsGroup: {{ $values.security.runAsGroup }}
+    runAsUser: {{ $values.security.runAsUser | int64 }}
+    runAsGroup: {{ $values.security.runAsGroup | int64 }}
+    fsGroup: {{ $values.security.runAsGroup | int64 }}
     fsGroupChangePolicy: OnRootMismatch
     seccompProfile:
       type: RuntimeDefault
@@ -74,10 +74,10 @@ spec:
   dnsPolicy: ClusterFirstWithHostNet
   {{- end }}
   {{- with .values.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with .values.runtimeClassName }}
-  runtimeClassName: {{ . }}
+  runtimeClassName: {{ . | quote }}
   {{- end }}
   {{- with .values.nodeSelector }}
   nodeSelector:
@@ -102,14 +102,14 @@ spec:
   {{- if and $cache .model (include "triptych.downloads" .root) }}
   initContainers:
     - name: download-model
-      image: {{ include "triptych.image" . }}
+      image: {{ include "triptych.image" . | quote }}
       imagePullPolicy: {{ $values.image.pullPolicy }}
       command: [python, -c]
       args:
         - import sys; from deploy.model_source import resolve; print(resolve(sys.argv[1], sys.argv[2], weights=sys.argv[3] == "weights"))
         - {{ $values.model | quote }}
         - {{ $values.modelRevision | quote }}
-        - {{ .weights | ternary "weights" "configuration" }}
+        - {{ .weights | ternary "weights" "configuration" | quote }}
       env:
         {{- include "triptych.hubEnv" .root | nindent 8 }}
         - name: HF_HUB_OFFLINE
@@ -125,13 +125,13 @@ spec:
           memory: 4Gi
       volumeMounts:
         - name: model-cache
-          mountPath: {{ $values.modelCache.path }}
+          mountPath: {{ $values.modelCache.path | quote }}
         - name: tmp
           mountPath: /tmp
   {{- end }}
   containers:
-    - name: {{ .container }}
-      image: {{ include "triptych.image" . }}
+    - name: {{ .container | quote }}
+      image: {{ include "triptych.image" . | quote }}
       imagePullPolicy: {{ $values.image.pullPolicy }}
       {{- with .command }}
       command:
@@ -153,7 +153,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
         {{- range $name, $value := .values.extraEnv }}
-        - name: {{ $name }}
+        - name: {{ $name | quote }}
           value: {{ $value | quote }}
         {{- end }}
       securityContext:
@@ -167,7 +167,7 @@ spec:
       lifecycle:
         preStop:
           exec:
-            command: [sleep, {{ $values.drain.preStopSeconds | quote }}]
+            command: [sleep, {{ int64 $values.drain.preStopSeconds | quote }}]
       {{- end }}
       volumeMounts:
         - name: tmp
@@ -178,7 +178,7 @@ spec:
         {{- end }}
         {{- if $cache }}
         - name: model-cache
-          mountPath: {{ $values.modelCache.path }}
+          mountPath: {{ $values.modelCache.path | quote }}
           {{- if $values.modelCache.readOnly }}
           readOnly: true
           {{- end }}
@@ -203,14 +203,14 @@ spec:
     - name: model-cache
       {{- if eq $values.modelCache.type "pvc" }}
       persistentVolumeClaim:
-        claimName: {{ default (printf "%s-models" (include "triptych.fullname" .root)) $values.modelCache.existingClaim }}
+        claimName: {{ default (printf "%s-models" (include "triptych.fullname" .root)) $values.modelCache.existingClaim | quote }}
       {{- else if eq $values.modelCache.type "hostPath" }}
       hostPath:
-        path: {{ $values.modelCache.hostPath }}
+        path: {{ $values.modelCache.hostPath | quote }}
         type: {{ $values.modelCache.readOnly | ternary "Directory" "DirectoryOrCreate" }}
       {{- else }}
       emptyDir:
-        sizeLimit: {{ .weights | ternary $values.modelCache.size "1Gi" }}
+        sizeLimit: {{ .weights | ternary $values.modelCache.size "1Gi" | quote }}
       {{- end }}
     {{- end }}
     {{- if and $rdma $values.rdma.hugepages.size }}
@@ -258,7 +258,7 @@ seccompProfile:
 {{/* The hub's environment. */}}
 {{- define "triptych.hubEnv" -}}
 - name: HF_HOME
-  value: {{ .Values.modelCache.path }}
+  value: {{ .Values.modelCache.path | quote }}
 - name: HF_HUB_DISABLE_TELEMETRY
   value: "1"
 {{- with .Values.huggingface.endpoint }}
@@ -269,7 +269,7 @@ seccompProfile:
 - name: HF_TOKEN
   valueFrom:
     secretKeyRef:
-      name: {{ . }}
+      name: {{ . | quote }}
       key: token
 {{- end }}
 {{- end -}}
@@ -293,20 +293,20 @@ seccompProfile:
 - name: TRIPTYCH_API_KEY
   valueFrom:
     secretKeyRef:
-      name: {{ include "triptych.secretName" .root }}
+      name: {{ include "triptych.secretName" .root | quote }}
       key: api-key
 {{- end }}
 {{- if ne .kind "test" }}
 - name: TRIPTYCH_CLUSTER_TOKEN
   valueFrom:
     secretKeyRef:
-      name: {{ include "triptych.secretName" .root }}
+      name: {{ include "triptych.secretName" .root | quote }}
       key: cluster-token
 {{- with $values.telemetry.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
 - name: OTEL_SERVICE_NAME
-  value: {{ printf "triptych-%s" $.name }}
+  value: {{ printf "triptych-%s" $.name | quote }}
 {{- end }}
 {{- if and .model (ne $values.model "demo") }}
 {{ include "triptych.hubEnv" .root }}
@@ -317,7 +317,7 @@ seccompProfile:
 {{- end }}
 {{- if and .rdma $values.rdma.enabled }}
 {{- range $name, $value := $values.rdma.ucx }}
-- name: {{ $name }}
+- name: {{ $name | quote }}
   value: {{ $value | quote }}
 {{- end }}
 {{- end }}

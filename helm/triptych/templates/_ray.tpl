@@ -112,7 +112,7 @@ then redeploys no other. Secrets come from the environment.
 - name: RAY_SERVE_ENABLE_HA_PROXY
   value: "1"
 - name: RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S
-  value: {{ .Values.coordinator.requestTimeoutSeconds | quote }}
+  value: {{ int64 .Values.coordinator.requestTimeoutSeconds | quote }}
 - name: RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S
   value: "1"
 - name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S
@@ -144,7 +144,7 @@ enableInTreeAutoscaling: {{ ternary true false (ne $scales "") }}
 {{- if $scales }}
 autoscalerOptions:
   version: v2
-  idleTimeoutSeconds: {{ .Values.ray.idleTimeoutSeconds }}
+  idleTimeoutSeconds: {{ .Values.ray.idleTimeoutSeconds | int64 }}
   upscalingMode: Default
   securityContext:
     {{- include "triptych.containerSecurity" (dict) | nindent 4 }}
@@ -159,13 +159,13 @@ autoscalerOptions:
 {{- if .Values.ray.redis.enabled }}
 gcsFaultToleranceOptions:
   redisAddress: {{ .Values.ray.redis.address | quote }}
-  externalStorageNamespace: {{ include "triptych.fullname" . }}
+  externalStorageNamespace: {{ include "triptych.fullname" . | quote }}
   {{- with .Values.ray.redis.existingSecret }}
   redisPassword:
     valueFrom:
       secretKeyRef:
-        name: {{ . }}
-        key: {{ $.Values.ray.redis.secretKey }}
+        name: {{ . | quote }}
+        key: {{ $.Values.ray.redis.secretKey | quote }}
   {{- end }}
 {{- end }}
 headGroupSpec:
@@ -182,10 +182,10 @@ headGroupSpec:
 workerGroupSpecs:
   {{- range (include "triptych.components" . | fromJson).components }}
   {{- $scaling := .values.autoscaling }}
-  - groupName: {{ .name }}
-    replicas: {{ $scaling.enabled | ternary $scaling.minReplicas .values.replicas }}
-    minReplicas: {{ $scaling.enabled | ternary $scaling.minReplicas .values.replicas }}
-    maxReplicas: {{ $scaling.enabled | ternary $scaling.maxReplicas .values.replicas }}
+  - groupName: {{ .name | quote }}
+    replicas: {{ $scaling.enabled | ternary $scaling.minReplicas .values.replicas | int64 }}
+    minReplicas: {{ $scaling.enabled | ternary $scaling.minReplicas .values.replicas | int64 }}
+    maxReplicas: {{ $scaling.enabled | ternary $scaling.maxReplicas .values.replicas | int64 }}
     rayStartParams:
       {{- /* One replica of the stage takes the whole pod. */}}
       resources: {{ dict (printf "triptych-%s" .name) 1 | toJson | quote | squote }}

@@ -3,14 +3,14 @@
 {{- define "triptych.ports" -}}
 {{- if eq .component.kind "coordinator" -}}
 - name: http
-  containerPort: {{ .root.Values.coordinator.port }}
+  containerPort: {{ .root.Values.coordinator.port | int64 }}
 {{- else -}}
 - name: http
-  containerPort: {{ .root.Values.ports.http }}
+  containerPort: {{ .root.Values.ports.http | int64 }}
 - name: grpc
-  containerPort: {{ .root.Values.ports.grpc }}
+  containerPort: {{ .root.Values.ports.grpc | int64 }}
 - name: exchange
-  containerPort: {{ .root.Values.ports.exchange }}
+  containerPort: {{ .root.Values.ports.exchange | int64 }}
 {{- end -}}
 {{- end -}}
 
@@ -21,7 +21,7 @@ startupProbe:
     path: /live
     port: http
   periodSeconds: 5
-  failureThreshold: {{ divf (int .startupSeconds) 5 | ceil }}
+  failureThreshold: {{ divf (int .startupSeconds) 5 | ceil | int64 }}
   timeoutSeconds: 5
 livenessProbe:
   httpGet:
