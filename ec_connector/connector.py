@@ -74,20 +74,20 @@ class EcConnector:
             fingerprint, self._epoch, config.capacity_bytes, config.lease_s, self._metrics
         )
         self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="ec")
-        self._context = Context(
-            config, Secret(config.cluster_token), self._epoch, fingerprint, self._executor
-        )
         self._memories: list[SharedMemory] = []
         self._regions: dict[int, Region] = {}
         self._offered: dict[int, tuple[str, ...]] = {}  # transports by region
         self._transports: dict[str, Transport] = {}
-        self._server = ExchangeServer(
-            config, self._context.secret, self._holder, self._regions, self._transports
+        secret = Secret(config.cluster_token)
+        self._server = ExchangeServer(config, secret, self._holder, self._regions, self._transports)
+        self._context = Context(
+            config, secret, self._epoch, fingerprint, self._executor, self._server.announce
         )
         self._consumer = Consumer(
             self._context, self._holder, self._regions, self._transports, self._metrics
         )
         self._port = 0
+        self._stopped = False
         self._metrics.watch(
             used=lambda: self._holder.store.used,
             capacity=lambda: self._holder.store.capacity,
@@ -127,7 +127,12 @@ class EcConnector:
         """
         self._config.check_reachable()
         classes, self.unavailable = load(self._config.transports)
+        started: list[Transport] = []
         for cls in classes:
+            unwanted = None if self._config.transports else cls.unwanted()
+            if unwanted is not None:
+                self.unavailable[cls.name] = unwanted
+                continue
             transport = cls(self._context)
             try:
                 await transport.start()
@@ -139,13 +144,24 @@ class EcConnector:
                         "ec.transports",
                     ) from None
             else:
-                self._transports[cls.name] = transport
+                started.append(transport)
+        if not self._config.transports:
+            started.sort(key=lambda transport: transport.rank)
+        self._transports.update((transport.name, transport) for transport in started)
         self._add_region("store", self.allocate(self._config.capacity_bytes))
+        for transport in started:
+            await transport.ready()
         self._port = await self._server.start()
         _log.info("exchange on %s:%d over %s", self.host, self._port, ", ".join(self._transports))
 
     async def stop(self, drain_s: float = 0.0) -> None:
-        """Wait up to `drain_s` for readers to finish, then close everything and free the memory."""
+        """Wait up to `drain_s` for readers to finish, then close everything and free the memory.
+
+        A second call does nothing.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
         await self._holder.drained(drain_s)
         await self._consumer.stop()
         await self._server.stop()

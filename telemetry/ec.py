@@ -55,6 +55,11 @@ class EcMetrics:
         self._offers = Gauge("triptych_ec_offers", "Offers that are open.", registry=registry)
         self._leases = Gauge("triptych_ec_leases", "Read leases that are open.", registry=registry)
 
+    def moved(self, transport: str, nbytes: int, seconds: float) -> None:
+        """An item has arrived."""
+        self.transfer_seconds.labels(transport).observe(seconds)
+        self.transfer_bytes.labels(transport).observe(nbytes)
+
     def watch(
         self,
         *,

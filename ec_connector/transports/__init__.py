@@ -16,6 +16,7 @@ GROUP = "triptych.transports"
 
 BUILT_IN = {
     "shm": "ec_connector.transports.shm:ShmTransport",
+    "nixl": "ec_connector.transports.nixl:NixlTransport",
     "tcp": "ec_connector.transports.tcp:TcpTransport",
 }
 """Ours, also where the distribution's metadata is absent or older."""
@@ -27,7 +28,7 @@ def known() -> dict[str, str]:
 
 
 def load(names: tuple[str, ...]) -> tuple[list[type[Transport]], dict[str, str]]:
-    """The classes of these transports in order, or of all best first where `names` is empty.
+    """The classes of these transports in order, or of all where `names` is empty.
 
     Returns:
         the classes, and name -> reason of those that are installed but not importable.
@@ -53,6 +54,4 @@ def load(names: tuple[str, ...]) -> tuple[list[type[Transport]], dict[str, str]]
                     f"transport {name} cannot be used here: {error}", "ec.transports"
                 ) from None
             missing[name] = str(error)
-    if not names:
-        classes.sort(key=lambda transport: transport.rank)
     return classes, missing

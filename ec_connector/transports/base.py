@@ -12,7 +12,7 @@ loop and may not block it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,6 +34,7 @@ class Context:
         epoch: this process's.
         fingerprint: of what this process serves.
         executor: threads for moving bytes.
+        changed: to be called when `capability` has changed by itself.
     """
 
     config: EcConfig
@@ -41,6 +42,7 @@ class Context:
     epoch: str
     fingerprint: str
     executor: Executor
+    changed: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class Channel(ABC):
     ) -> None:
         """Have the granted bytes in writable buffers of the same total size.
 
-        When it returns or raises, also by cancellation, nothing writes to the buffers any more.
+        When it returns or raises, also by cancellation, nothing writes to the buffers any more,
+        unless the transport does not stop at once.
 
         Raises:
             TransferError: `transport_failed`.
@@ -78,6 +81,13 @@ class Channel(ABC):
             TransferError: `transport_failed`.
         """
         return None
+
+    async def settled(self) -> None:
+        """Wait until nothing writes to the destination of a `receive` that raised.
+
+        The channel may have been closed meanwhile.
+        """
+        return
 
     @abstractmethod
     async def close(self, *, clean: bool) -> None:
@@ -109,14 +119,23 @@ class Transport(ABC):
     name: ClassVar[str]
     """As in configuration, descriptors and metrics."""
 
-    rank: ClassVar[int]
-    """Lower is tried first."""
+    rank: int
+    """Lower is tried first; may depend on the machine, so it counts after `start`."""
+
+    stops_at_once: ClassVar[bool] = True
+    """Whether `receive` can be broken off. Otherwise the destination is memory of the store's
+    region, kept until `Channel.settled`, and copied from there."""
 
     pushes: ClassVar[bool] = False
     """Whether the producer sends (`push`); otherwise the consumer reads by itself."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
+
+    @classmethod
+    def unwanted(cls) -> str | None:
+        """Why this transport is not used here unless it is asked for by name, or None."""
+        return None
 
     @abstractmethod
     async def start(self) -> None:
@@ -133,6 +152,10 @@ class Transport(ABC):
     def add_region(self, region: Region) -> bool:
         """Take a region in; False where this transport cannot read from such memory."""
         return True
+
+    async def ready(self) -> None:
+        """Wait until the regions that were added can be read."""
+        return
 
     @abstractmethod
     def capability(self) -> bytes:

@@ -116,9 +116,10 @@ async def dial(
     """
     loop = asyncio.get_running_loop()
     handshake = ConsumerHandshake(context.secret, purpose, context.fingerprint)
-    limit = min(context.config.connect_timeout_s, deadline.remaining("transfer"))
+    limit = context.config.connect_timeout_s
     sock.setblocking(False)
     try:
+        limit = min(limit, deadline.remaining("transfer"))
         async with asyncio.timeout(limit):
             await loop.sock_connect(sock, address)
             await loop.sock_sendall(sock, handshake.hello)

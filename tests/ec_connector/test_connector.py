@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,9 @@ from protocol.errors import TransferError
 from tests.ec_connector.child import content
 from tests.ec_connector.conftest import MakeConnector
 from tests.ec_connector.helpers import fails, fetched, is_clean, publish, until
+
+SHM: dict[str, Any] = {"transports": ("shm",)}
+"""Reads in place, so the lease is held as long as the data is used."""
 
 
 @pytest.mark.parametrize("nbytes", [1, 1000, 2**20, 2**20 + 1, 9 * 2**20 + 7])
@@ -40,7 +44,7 @@ async def test_a_process_reads_its_own_item_without_a_connection(make: MakeConne
     parts = [bytearray(2**20), bytearray(2**21)]
     await connector.fetch_into(item, [memoryview(part) for part in parts], Deadline.after(5))
     assert b"".join(parts) == content(1, 3 * 2**20)
-    assert connector._consumer._peers == {}
+    assert len(connector._consumer.peers) == 0
     assert is_clean(connector)
 
 
@@ -167,7 +171,7 @@ async def test_an_item_gone_after_its_time_is_expired(make: MakeConnector) -> No
 
 
 async def test_a_read_item_is_not_evicted(make: MakeConnector) -> None:
-    producer, consumer = await make(capacity_bytes=2**20), await make()
+    producer, consumer = await make(capacity_bytes=2**20, **SHM), await make(**SHM)
     item = await publish(producer, 1, 2**20, lease_s=0.0)
     async with consumer.fetch(item, Deadline.after(5)) as got:
         with fails("store_full", "hash-2"):
@@ -178,7 +182,7 @@ async def test_a_read_item_is_not_evicted(make: MakeConnector) -> None:
 
 
 async def test_a_lease_is_renewed_while_it_is_used(make: MakeConnector) -> None:
-    producer, consumer = await make(lease_s=0.3), await make()
+    producer, consumer = await make(lease_s=0.3, **SHM), await make(**SHM)
     item = await publish(producer, 1, 100, lease_s=0.0)
     async with consumer.fetch(item, Deadline.after(5)):
         await asyncio.sleep(0.8)
@@ -187,7 +191,7 @@ async def test_a_lease_is_renewed_while_it_is_used(make: MakeConnector) -> None:
 
 
 async def test_what_was_read_under_a_lapsed_lease_is_refused(make: MakeConnector) -> None:
-    producer, consumer = await make(lease_s=0.2), await make()
+    producer, consumer = await make(lease_s=0.2, **SHM), await make(**SHM)
     item = await publish(producer, 1, 100, lease_s=0.0)
     with fails("expired", "hash-1"):
         async with consumer.fetch(item, Deadline.after(5)):
@@ -196,12 +200,12 @@ async def test_what_was_read_under_a_lapsed_lease_is_refused(make: MakeConnector
 
 
 async def test_a_consumer_that_is_gone_frees_its_leases(make: MakeConnector) -> None:
-    producer, consumer = await make(), await make()
+    producer, consumer = await make(**SHM), await make(**SHM)
     item = await publish(producer, 1, 100)
     with fails("expired", "hash-1"):
         async with consumer.fetch(item, Deadline.after(5)):
             assert producer.stats().leases == 1
-            for peer in consumer._consumer._peers.values():
+            for peer in consumer._consumer.peers._open.values():
                 peer.fail()
             await until(lambda: is_clean(producer))
 

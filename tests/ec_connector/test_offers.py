@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from ec_connector.connector import EcConnector
 from protocol.deadline import Deadline
 from protocol.transfer import EcItem
@@ -55,9 +53,8 @@ async def test_an_offer_survives_a_consumer_that_gives_up(make: MakeConnector) -
     producer, consumer = await make(), await make()
     released = Released()
     item, expected = await offer(producer, released)
-    with pytest.raises(RuntimeError):
-        async with consumer.fetch(item, Deadline.after(5)):
-            raise RuntimeError
+    with fails("invalid_content", "request-1"):
+        await consumer.fetch_into(item, [memoryview(bytearray(10))], Deadline.after(5))
     await until(lambda: producer.stats().leases == 0)
     assert released.times == 0
     assert await fetched(consumer, item) == expected
@@ -73,10 +70,10 @@ async def test_an_offer_ends_with_its_time(make: MakeConnector) -> None:
 
 
 async def test_a_retired_offer_is_released_when_its_reader_is_done(make: MakeConnector) -> None:
-    producer, consumer = await make(), await make()
+    producer = await make()
     released = Released()
     item, expected = await offer(producer, released)
-    async with consumer.fetch(item, Deadline.after(5)) as got:
+    async with producer.fetch(item, Deadline.after(5)) as got:
         producer.retire([item.key])
         assert released.times == 0
         assert bytes(got.data) == expected

@@ -115,11 +115,11 @@ async def test_rubbish_closes_its_connection_and_nothing_else(
 
 
 async def test_a_corrupt_frame_of_a_known_consumer_ends_its_session(make: MakeConnector) -> None:
-    producer, consumer = await make(), await make()
+    producer, consumer = await make(transports=("shm",)), await make(transports=("shm",))
     item = await publish(producer, 1, 100)
     with fails("expired", "hash-1"):
         async with consumer.fetch(item, Deadline.after(5)):
-            for peer in consumer._consumer._peers.values():
+            for peer in consumer._consumer.peers._open.values():
                 peer.send_packed(struct.pack(">I", 3) + b"\xc1\xc1\xc1")
             await until(lambda: is_clean(producer))
     assert await fetched(consumer, item) == content(1, 100)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from ec_connector.transports import load
 
-NAMES = tuple(transport.name for transport in load(())[0])
+NAMES = tuple(t.name for t in load(())[0])

@@ -72,7 +72,7 @@ async def test_another_host_or_pod_is_reached_by_tcp(
     monkeypatch.setattr(producer._transports["shm"], "capability", lambda: capability)
     assert await fetched(consumer, item) == content(1, 100)
     assert await fetched(consumer, item) == content(1, 100)
-    (peer,) = consumer._consumer._peers.values()
+    (peer,) = consumer._consumer.peers._open.values()
     assert list(peer._links) == ["tcp"]
 
 
