@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -33,6 +33,11 @@ DEMO_MODEL = "demo"
 
 DEMO_MODEL_NAME = "triptych-demo"
 """What clients call the bundled one."""
+
+
+def served_name(model: str, given: str) -> str:
+    """What clients call a model: the name given, or the model as written."""
+    return given or (DEMO_MODEL_NAME if model == DEMO_MODEL else model)
 
 
 class ConfigError(InvalidRequest):
@@ -155,14 +160,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     coordinator: CoordinatorStage = CoordinatorStage()
 
     @property
-    def is_demo(self) -> bool:
-        """Whether the bundled model is served."""
-        return self.model == DEMO_MODEL
-
-    @property
     def model_name(self) -> str:
         """What clients call the model."""
-        return self.served_model_name or (DEMO_MODEL_NAME if self.is_demo else self.model)
+        return served_name(self.model, self.served_model_name)
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -259,7 +259,19 @@ def convert(data: object, schema: type[T], path: str = "") -> T:
         text, _, where = str(error).partition(" - at `$")
         key = ".".join(part for part in (path, where.rstrip("`").lstrip(".")) if part)
         text = text.replace("Object contains unknown field", "there is no key")
+        if text.startswith("Invalid enum value") and (known := _choices(schema, where)):
+            text += f": one of {', '.join(known)}"
         raise ConfigError(f"{key}: {text}" if key else text, key or None) from None
+
+
+def _choices(schema: type[Any], path: str) -> list[str]:
+    """The values that the key at a path may have, where they are listed."""
+    kind: Any = schema
+    for name in path.rstrip("`").lstrip(".").split("."):
+        members = (kind, *get_args(kind))
+        struct = next((m for m in members if hasattr(m, "__struct_fields__")), None)
+        kind = None if struct is None else get_type_hints(struct).get(name)
+    return [str(value) for value in get_args(kind)] if get_origin(kind) is Literal else []
 
 
 def _check_stage(name: str, stage: Stage) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from protocol.errors import Unavailable
+from protocol.errors import InvalidRequest, Unavailable
 
 _RANGE = range(20_000, 30_000)
 """Where blocks are picked: below the kernel's ephemeral ports and below Ray's own."""
@@ -25,7 +25,10 @@ def require_free(host: str, port: int) -> None:
 
     Raises:
         PortTaken: names the process that holds it where that can be seen.
+        InvalidRequest: there is no such port.
     """
+    if not 0 < port < 2**16:
+        raise InvalidRequest(f"{port} is not a port", "port")
     reason = _try(host, port)
     if reason is None:
         return

@@ -6,6 +6,7 @@ directories are our own, so that several instances run side by side.
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -41,6 +42,9 @@ def variables(directory: Path) -> dict[str, str]:
     ingress = free_block(2 * _INGRESS_PORTS)
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
+        # A token of this instance alone; by default Ray writes one into the home directory.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(directory / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(directory / "a.sock"),

@@ -12,6 +12,7 @@ import typer
 
 from coordinator.config import CoordinatorConfig
 from coordinator.membership.base import Membership
+from deploy.config import served_name
 from deploy.model_source import resolve
 from deploy.ports import require_free
 from protocol.replica import Replica
@@ -33,7 +34,7 @@ def run_render(config: RenderConfig, revision: str, drain_s: float, log_level: s
     _require_free(config.host, config.http_port, config.grpc_port)
     model = str(resolve(config.model, revision, weights=False))
     named = msgspec.structs.replace(
-        config, model=model, served_model_name=config.served_model_name or config.model
+        config, model=model, served_model_name=served_name(config.model, config.served_model_name)
     )
     from render.server import RenderServer
 
@@ -48,7 +49,7 @@ def run_worker(config: WorkerConfig, drain_s: float, log_level: str) -> None:
     _require_free(config.host, config.http_port, config.grpc_port)
     model = str(resolve(config.model, config.revision))
     named = msgspec.structs.replace(
-        config, model=model, served_model_name=config.served_model_name or config.model
+        config, model=model, served_model_name=served_name(config.model, config.served_model_name)
     )
     from workers.server import WorkerServer
 

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from deploy.ports import PortTaken, free_block, free_ports, require_free
+from protocol.errors import InvalidRequest
 
 
 def test_a_taken_port_names_its_holder() -> None:
@@ -44,4 +45,10 @@ def test_a_block_is_consecutive_and_free() -> None:
     block = free_block(16)
     assert len(block) == 16
     for port in block:
+        require_free("127.0.0.1", port)
+
+
+@pytest.mark.parametrize("port", [-1, 0, 65536])
+def test_what_is_no_port_is_refused(port: int) -> None:
+    with pytest.raises(InvalidRequest, match="is not a port"):
         require_free("127.0.0.1", port)
