@@ -131,7 +131,7 @@ COMBINATIONS: dict[str, Values] = {
     **_both("model-gated", {"huggingface": {"existingSecret": "hub", "endpoint": "https://hub.example.com"}, "modelRevision": "v1"}),
     **_both("model-not-fetched-first", {"modelCache": {"download": False}}),
     **_both("digest", {"image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["registry"], "pullPolicy": "Always"}}),
-    **_both("egress", {"networkPolicy": {"restrictEgress": True}, "telemetry": {"otlpEndpoint": "http://otel:4317"}}),
+    **_both("egress", {"networkPolicy": {"restrictEgress": True}, "telemetry": {"otlpEndpoint": "http://otel:4318/v1/traces"}}),
     **_both("closed-off", {"networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "a"}}}], "monitoring": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]}}),
     **_both("placed", {"stages": {"decode": PLACED}, "render": PLACED}),
     **_both("sized", {"maxModelLen": 8192, "blockSize": 32, "servedModelName": "qwen", "stages": {"decode": {"maxNumSeqs": 128, "maxNumBatchedTokens": 8192, "threads": 4}, "encode": {"encoderMaxBatchTokens": 16384}, "prefill": {"vision": False}}, "render": {"processes": 4, "allowedMediaDomains": ["images.example.com"]}}),

@@ -33,8 +33,10 @@
 - ports:
     - port: 443
 {{- end }}
+{{- if and (eq $kind "coordinator") .root.Values.telemetry.otlpEndpoint }}
 {{- with .root.Values.telemetry.otlpEndpoint }}
 - ports:
-    - port: {{ regexFind ":[0-9]+(/|$)" . | trimPrefix ":" | trimSuffix "/" | default (hasPrefix "https" . | ternary "443" "4317") | int }}
+    - port: {{ regexFind ":[0-9]+(/|$)" . | trimPrefix ":" | trimSuffix "/" | default (hasPrefix "https" . | ternary "443" "4318") | int }}
+{{- end }}
 {{- end }}
 {{- end -}}

@@ -20,6 +20,7 @@ Argument, a dict:
   volumes, mounts  further ones, may be absent
   restartPolicy    may be absent
   configChecksum   of its ConfigMap, may be absent
+  justify     false where the owner has the exceptions to checkov's rules among its annotations
 */}}
 {{- define "triptych.pod" -}}
 {{- $root := .root -}}
@@ -33,7 +34,9 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
+    {{- if not (and (hasKey . "justify") (not .justify)) }}
     {{- include "triptych.justifications" . | nindent 4 }}
+    {{- end }}
     {{- if not $values.auth.existingSecret }}
     checksum/secret: {{ include "triptych.secretChecksum" .root | quote }}
     {{- end }}
@@ -302,12 +305,6 @@ seccompProfile:
     secretKeyRef:
       name: {{ include "triptych.secretName" .root | quote }}
       key: cluster-token
-{{- with $values.telemetry.otlpEndpoint }}
-- name: OTEL_EXPORTER_OTLP_ENDPOINT
-  value: {{ . | quote }}
-- name: OTEL_SERVICE_NAME
-  value: {{ printf "triptych-%s" $.name | quote }}
-{{- end }}
 {{- if and .model (ne $values.model "demo") }}
 {{ include "triptych.hubEnv" .root }}
 {{- if or (include "triptych.downloads" .root) $values.modelCache.readOnly }}

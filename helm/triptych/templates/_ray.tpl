@@ -78,10 +78,15 @@ then redeploys no other. Secrets come from the environment.
 {{- end -}}
 
 {{- define "triptych.coordinatorConfig" -}}
-{{- dict "server" (dict
+{{- $server := dict
   "max_body_bytes" (include "triptych.bytes" .Values.coordinator.maxBodySize | int64)
   "request_timeout_s" (float64 .Values.coordinator.requestTimeoutSeconds)
-  "embedding_lease_s" (float64 .Values.ec.leaseSeconds)) | toJson -}}
+  "embedding_lease_s" (float64 .Values.ec.leaseSeconds) -}}
+{{- with .Values.telemetry.otlpEndpoint -}}
+{{- $_ := set $server "tracing" "otlp" -}}
+{{- $_ := set $server "otlp_endpoint" . -}}
+{{- end -}}
+{{- dict "server" $server | toJson -}}
 {{- end -}}
 
 {{/* Serve's config file: an application per stage, so that one is updated while the others run. */}}
