@@ -111,6 +111,54 @@ class Encoded(msgspec.Struct, frozen=True):
     foreign: dict[str, Any] | None = None
 
 
+class ReserveItem(msgspec.Struct, frozen=True):
+    """An item that will be encoded, without its pixels."""
+
+    mm_hash: str
+    rows: int
+
+
+class ReserveCall(msgspec.Struct, frozen=True):
+    """Asks an encode replica who encodes items: the one that a hash belongs to decides.
+
+    Attributes:
+        items: what it is about.
+        cache_salt: of all items.
+        lease_s: how long their embeddings, and the answer, are kept.
+        delegate: id of the replica that the caller would rather have encode what is new, because
+            this one has enough to do; "" for none.
+        avoid: ids of replicas that failed the caller; what was delegated to them is free again.
+    """
+
+    request_id: str
+    items: list[ReserveItem]
+    cache_salt: str = ""
+    lease_s: float = 30.0
+    delegate: str = ""
+    avoid: list[str] = []
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """The answer about one item.
+
+    Attributes:
+        state: `held`: it is here; `in_flight`: it is being encoded here, or was promised to be;
+            `yours`: it is new, send it here; `elsewhere`: send it to `holder`.
+        item: a descriptor of it, of which a fetch waits for its encode; None for `elsewhere`.
+        holder: id of the other replica for `elsewhere`.
+    """
+
+    state: Literal["held", "in_flight", "yours", "elsewhere"]
+    item: EcItem | None = None
+    holder: str = ""
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """One answer per item, in the order of the call."""
+
+    items: list[Reservation]
+
+
 class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """New tokens of one choice.
 
@@ -144,6 +192,7 @@ class Prefilled(msgspec.Struct, frozen=True):
 RENDER = Method("/triptych.Render/Render", RenderCall, Rendered, stream=False)
 RENDER_RELEASE = Method("/triptych.Render/Release", ReleaseCall, Empty, stream=False)
 ENCODE = Method("/triptych.Worker/Encode", EncodeCall, Encoded, stream=False)
+RESERVE = Method("/triptych.Worker/Reserve", ReserveCall, Reserved, stream=False)
 PREFILL = Method("/triptych.Worker/Prefill", GenerateRequest, Prefilled, stream=False)
 GENERATE = Method("/triptych.Worker/Generate", GenerateRequest, TokenDelta, stream=True)
 KV_RELEASE = Method("/triptych.Worker/KvRelease", ReleaseCall, Empty, stream=False)
