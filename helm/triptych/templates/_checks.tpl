@@ -12,7 +12,6 @@ checkov.io/skip4: CKV_K8S_38=the token is what it watches EndpointSlices, or sca
 {{- end }}
 {{- if and .rdma .root.Values.rdma.enabled }}
 checkov.io/skip5: CKV_K8S_25=IPC_LOCK is what registering memory with an RDMA device takes
-checkov.io/skip6: CKV_K8S_24=IPC_LOCK is what registering memory with an RDMA device takes
 {{- if .root.Values.rdma.hostNetwork }}
 checkov.io/skip7: CKV_K8S_19=the RDMA devices of these nodes are in the host's network namespace only
 {{- end }}
