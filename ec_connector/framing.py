@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from abc import ABC, abstractmethod
 from typing import cast
 
 from ec_connector.messages import MAX_FRAME, MAX_HANDSHAKE_FRAME, Frame, pack
@@ -12,7 +13,7 @@ _MAX_UNSENT = 64 * 2**20
 """A peer that reads nothing while we answer it is cut off at this many bytes."""
 
 
-class FrameProtocol(asyncio.Protocol):
+class FrameProtocol(asyncio.Protocol, ABC):
     """Calls `frame_received` per frame. Subclasses override it and `closed`."""
 
     def __init__(self) -> None:
@@ -24,13 +25,13 @@ class FrameProtocol(asyncio.Protocol):
         """The peer has proven itself: it may send large frames."""
         self.max_frame = MAX_FRAME
 
+    @abstractmethod
     def frame_received(self, body: memoryview) -> None:
         """One frame's body, valid during the call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closed(self, reason: str) -> None:
         """The connection is gone."""
-        raise NotImplementedError
 
     def send(self, frame: Frame) -> None:
         """Queue a frame; silently dropped where the connection is gone (`closed` tells)."""

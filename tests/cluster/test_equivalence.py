@@ -50,6 +50,7 @@ def ask(client: httpx.Client, url: str, body: dict[str, Any]) -> Answer:
     assert response.status_code == 200, response.text
     choice = response.json()["choices"][0]
     content = choice["logprobs"]["content"]
+    assert choice["token_ids"]
     return Answer(
         choice["token_ids"],
         [entry["logprob"] for entry in content],
