@@ -69,13 +69,18 @@ class Region:
 
     def views(self, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
         """The bytes of (offset, nbytes) spans, neighbours joined."""
-        joined: list[list[int]] = []
-        for offset, nbytes in spans:
-            if joined and sum(joined[-1]) == offset:
-                joined[-1][1] += nbytes
-            else:
-                joined.append([offset, nbytes])
-        return [self.buffer[offset : offset + nbytes] for offset, nbytes in joined]
+        return [self.buffer[offset : offset + nbytes] for offset, nbytes in joined(spans)]
+
+
+def joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in the same order with neighbouring spans made one."""
+    result: list[tuple[int, int]] = []
+    for offset, nbytes in spans:
+        if result and sum(result[-1]) == offset:
+            result[-1] = (result[-1][0], result[-1][1] + nbytes)
+        else:
+            result.append((offset, nbytes))
+    return result
 
 
 def address_of(buffer: memoryview) -> int:

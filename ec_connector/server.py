@@ -213,7 +213,7 @@ class Session(FrameProtocol):
                     lease,
                     self._holder.lease_s,
                     result.region,
-                    () if transport.pushes else result.spans,
+                    result.spans if transport.names_spans else (),
                     result.nbytes,
                     result.shape,
                     result.dtype,

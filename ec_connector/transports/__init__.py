@@ -17,6 +17,7 @@ GROUP = "triptych.transports"
 BUILT_IN = {
     "shm": "ec_connector.transports.shm:ShmTransport",
     "nixl": "ec_connector.transports.nixl:NixlTransport",
+    "ucx": "ec_connector.transports.ucx:UcxTransport",
     "tcp": "ec_connector.transports.tcp:TcpTransport",
 }
 """Ours, also where the distribution's metadata is absent or older."""

@@ -126,6 +126,9 @@ class Transport(ABC):
     """Whether `receive` can be broken off. Otherwise the destination is memory of the store's
     region, kept until `Channel.settled`, and copied from there."""
 
+    names_spans: ClassVar[bool] = True
+    """Whether the consumer needs to know where the bytes are."""
+
     pushes: ClassVar[bool] = False
     """Whether the producer sends (`push`); otherwise the consumer reads by itself."""
 

@@ -14,24 +14,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from ec_connector.copying import finish
 from ec_connector.messages import Granted
 from ec_connector.regions import Region, SharedMemory, address_of
 from ec_connector.transports.base import Channel, Context, Link, PeerInfo, Transport
 from ec_connector.transports.connections import failed
+from ec_connector.transports.driver import Driver, settle, tell
+from ec_connector.transports.hardware import has_rdma
 from protocol.deadline import Deadline
+from protocol.errors import TransferError
 
-T = TypeVar("T")
 Piece = tuple[int, int]  # (address, nbytes)
 
 _WARM_UP_BYTES = 64
@@ -50,12 +49,6 @@ class _Capability(msgspec.Struct, frozen=True):
     warm: int
 
 
-def has_rdma() -> bool:
-    """Whether this machine has an RDMA device."""
-    devices = Path("/sys/class/infiniband")
-    return devices.is_dir() and any(devices.iterdir())
-
-
 @dataclass(slots=True, eq=False)
 class _Reading:
     """A read that is under way."""
@@ -65,79 +58,34 @@ class _Reading:
     started: float = field(default_factory=time.monotonic)
 
 
-class Agent:
-    """The agent's thread: everything that touches the agent happens there."""
+class Agent(Driver):
+    """The agent's thread: everything that touches the agent happens there.
+
+    Args:
+        name: unique among all agents, new in each life of a process.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._reading: list[_Reading] = []
+        super().__init__("nixl")
+        self._agent_name = name
         self._agent: Any = None
-        self._thread = threading.Thread(target=self._run, name="ec-nixl", daemon=True)
-
-    async def start(self) -> None:
-        """Make the agent.
-
-        Raises:
-            TransferError: `transport_failed`.
-        """
-        self._thread.start()
-        await self.do(self._make)
-
-    async def stop(self) -> None:
-        """Drop the agent; reads under way are given up."""
-        self._commands.put(None)
-        await asyncio.to_thread(self._thread.join, 5.0)
-
-    async def do(self, work: Callable[[], T]) -> T:
-        """Run work in the agent's thread, to its end.
-
-        Raises:
-            TransferError: `transport_failed`: what the library says.
-        """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(failed("nixl", str(error) or type(error).__name__))
-            else:
-                future.set_result(result)  # type: ignore[arg-type]
-
-        def command() -> None:
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001 (the library raises types of its own)
-                _tell(loop, settle, None, error)
-            else:
-                _tell(loop, settle, result, None)
-
-        self._commands.put(command)
-        return await finish(future)
+        self._reading: list[_Reading] = []
+        self._woken = threading.Semaphore(0)
 
     def read(
         self, local: Sequence[Piece], remote: Sequence[Piece], agent: str
-    ) -> asyncio.Future[str]:
-        """Post a read of pieces that correspond; the future gets DONE or ERR when it has ended."""
+    ) -> asyncio.Future[bool]:
+        """Post a read of pieces that correspond; when it has ended: whether it went well."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[str] = loop.create_future()
-
-        def settle(state: str) -> None:
-            if not future.done():
-                future.set_result(state)
+        future: asyncio.Future[bool] = loop.create_future()
 
         def done(state: str) -> None:
-            _tell(loop, settle, state)
+            tell(loop, settle, future, state == "DONE", None)
 
         def command() -> None:
             try:
                 handle = self._agent.initialize_xfer(
-                    "READ",
-                    self._agent.get_xfer_descs([(a, n, 0) for a, n in local], "DRAM"),
-                    self._agent.get_xfer_descs([(a, n, 0) for a, n in remote], "DRAM"),
-                    agent,
+                    "READ", self._descriptors(local), self._descriptors(remote), agent
                 )
                 state = self._agent.transfer(handle)
             except Exception as error:  # noqa: BLE001 (the library raises types of its own)
@@ -150,53 +98,52 @@ class Agent:
                 self._release(handle)
                 done(state)
 
-        self._commands.put(command)
+        self.post(command)
         return future
 
-    # ---- in the thread; `agent` below is the library's, with methods of its own
+    async def register(self, address: int, nbytes: int) -> bytes:
+        """Let peers read memory; returns the agent's new metadata."""
 
-    def register(self, address: int, nbytes: int) -> Any:
-        return self._agent.register_memory([(address, nbytes, 0, "")], "DRAM")
+        def work() -> bytes:
+            self._agent.register_memory([(address, nbytes, 0, "")], "DRAM")
+            metadata: bytes = self._agent.get_agent_metadata()
+            return metadata
 
-    def metadata(self) -> bytes:
-        metadata: bytes = self._agent.get_agent_metadata()
-        return metadata
+        return await self.do(work)
 
-    def add_peer(self, metadata: bytes) -> str:
-        name = self._agent.add_remote_agent(metadata)
-        return name.decode() if isinstance(name, bytes) else str(name)
+    async def add_peer(self, metadata: bytes) -> str:
+        """Know a peer's agent; returns its name."""
 
-    def remove_peer(self, name: str) -> None:
-        self._agent.remove_remote_agent(name)
+        def work() -> str:
+            name = self._agent.add_remote_agent(metadata)
+            return name.decode() if isinstance(name, bytes) else str(name)
 
-    def _make(self) -> None:
+        return await self.do(work)
+
+    async def remove_peer(self, name: str) -> None:
+        """Forget a peer's agent."""
+        await self.do(lambda: self._agent.remove_remote_agent(name))
+
+    def _wake(self) -> None:
+        self._woken.release()
+
+    def _open(self) -> None:
         logging.getLogger("nixl").setLevel(logging.WARNING)
         from nixl._api import nixl_agent, nixl_agent_config
 
-        self._agent = nixl_agent(self._name, nixl_agent_config(backends=["UCX"]))
+        self._agent = nixl_agent(self._agent_name, nixl_agent_config(backends=["UCX"]))
         if "UCX" not in self._agent.backends:
             raise RuntimeError("its UCX backend is not there")
 
-    def _run(self) -> None:
-        while True:
-            try:
-                command = self._commands.get(timeout=self._pause() if self._reading else None)
-                if command is None:
-                    break
-                command()
-            except queue.Empty:
-                pass
-            self._poll()
-        for reading in self._reading:
-            reading.done("ERR")
-        self._agent = None
+    def _wait(self) -> None:
+        pause = None
+        if self._reading:
+            # A tenth of how long the newest read has taken so far.
+            age = time.monotonic() - max(reading.started for reading in self._reading)
+            pause = min(_LONGEST_POLL_S, max(_FIRST_POLL_S, age / 10))
+        self._woken.acquire(timeout=pause)
 
-    def _pause(self) -> float:
-        """A tenth of how long the newest read has taken so far."""
-        age = time.monotonic() - max(reading.started for reading in self._reading)
-        return min(_LONGEST_POLL_S, max(_FIRST_POLL_S, age / 10))
-
-    def _poll(self) -> None:
+    def _advance(self) -> None:
         for reading in list(self._reading):
             try:
                 state = self._agent.check_xfer_state(reading.handle)
@@ -207,6 +154,14 @@ class Agent:
                 self._reading.remove(reading)
                 self._release(reading.handle)
                 reading.done(state)
+
+    def _close(self) -> None:
+        for reading in self._reading:
+            reading.done("ERR")
+        self._agent = None
+
+    def _descriptors(self, pieces: Sequence[Piece]) -> Any:
+        return self._agent.get_xfer_descs([(a, nbytes, 0) for a, nbytes in pieces], "DRAM")
 
     def _release(self, handle: Any) -> None:
         with contextlib.suppress(Exception):
@@ -236,8 +191,7 @@ class NixlTransport(Transport):
 
     async def start(self) -> None:
         await self.agent.start()
-        await self.agent.do(lambda: self.agent.register(self.warm_address, self._warm.nbytes))
-        self._metadata = await self.agent.do(self.agent.metadata)
+        self._metadata = await self.agent.register(self.warm_address, self._warm.nbytes)
 
     async def stop(self) -> None:
         await asyncio.gather(*self._registering, return_exceptions=True)
@@ -254,8 +208,7 @@ class NixlTransport(Transport):
         self._registering.clear()
 
     async def _register(self, region: Region) -> None:
-        await self.agent.do(lambda: self.agent.register(region.address, region.buffer.nbytes))
-        self._metadata = await self.agent.do(self.agent.metadata)
+        self._metadata = await self.agent.register(region.address, region.buffer.nbytes)
         self._regions[region.id] = (region.address, region.buffer.nbytes)
         self.context.changed()
 
@@ -298,20 +251,19 @@ class NixlLink(Link):
         """Have the peer's newest metadata."""
         metadata = self._offered.metadata
         if self._loaded != metadata:
-            agent = self._transport.agent
-            self.name = await agent.do(lambda: agent.add_peer(metadata))
+            self.name = await self._transport.agent.add_peer(metadata)
             self._loaded = metadata
 
     async def warm_up(self) -> None:
         """Set the connection up with a read of no meaning."""
         here = self._transport.warm_address + _WARM_UP_BYTES
-        state = await asyncio.shield(
+        done = await asyncio.shield(
             self.read([(here, _WARM_UP_BYTES)], [(self._offered.warm, _WARM_UP_BYTES)])
         )
-        if state != "DONE":
+        if not done:
             raise failed("nixl", "the peer's memory cannot be read")
 
-    def read(self, local: Sequence[Piece], remote: Sequence[Piece]) -> asyncio.Future[str]:
+    def read(self, local: Sequence[Piece], remote: Sequence[Piece]) -> asyncio.Future[bool]:
         """Post a read; the peer stays known until it has ended."""
         future = self._transport.agent.read(local, remote, self.name)
         self._under_way += 1
@@ -336,15 +288,15 @@ class NixlLink(Link):
             raise failed("nixl", "the granted bytes are outside of the region")
         return [(start + offset, nbytes) for offset, nbytes in granted.spans]
 
-    def _ended(self, _future: asyncio.Future[str]) -> None:
+    def _ended(self, _future: asyncio.Future[bool]) -> None:
         self._under_way -= 1
 
     async def close(self) -> None:
         """Drop the peer's agent, unless a read of it still runs: then it stays until we stop."""
         if self._under_way == 0 and self.name:
-            agent, name, self.name = self._transport.agent, self.name, ""
-            with contextlib.suppress(Exception):
-                await agent.do(lambda: agent.remove_peer(name))
+            name, self.name = self.name, ""
+            with contextlib.suppress(TransferError):
+                await self._transport.agent.remove_peer(name)
 
 
 class NixlChannel(Channel):
@@ -352,7 +304,7 @@ class NixlChannel(Channel):
 
     def __init__(self, link: NixlLink) -> None:
         self._link = link
-        self._future: asyncio.Future[str] | None = None
+        self._future: asyncio.Future[bool] | None = None
 
     async def receive(
         self, granted: Granted, into: Sequence[memoryview], deadline: Deadline
@@ -361,10 +313,10 @@ class NixlChannel(Channel):
         self._future = self._link.read(local, remote)
         try:
             async with asyncio.timeout(deadline.remaining("transfer")):
-                state = await asyncio.shield(self._future)
+                done = await asyncio.shield(self._future)
         except TimeoutError:
             raise failed("nixl", "the item did not arrive in time") from None
-        if state != "DONE":
+        if not done:
             raise failed("nixl", "the read failed")
 
     async def settled(self) -> None:
@@ -394,9 +346,3 @@ def _cut(into: Sequence[memoryview], remote: Sequence[Piece]) -> tuple[list[Piec
             if offset == buffer.nbytes:
                 index, offset = index + 1, 0
     return local, cut
-
-
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
-    """Have the loop run a callback, unless it is closed already."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(callback, *args)

@@ -39,6 +39,7 @@ class TcpTransport(Transport):
     name = "tcp"
     rank = 40
     pushes = True
+    names_spans = False
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
