@@ -68,9 +68,16 @@ class Rendered(msgspec.Struct, frozen=True):
 
 
 class ReleaseCall(msgspec.Struct, frozen=True):
-    """Store keys whose publish lease ends now; unknown ones are ignored."""
+    """What nobody will fetch any more; unknown keys and ids are ignored.
+
+    Attributes:
+        keys: store keys whose publish lease, or offers whose lease, ends now.
+        request_ids: requests whose offered KV blocks are free: for a caller that was cut off
+            from the reply that would have told it their key.
+    """
 
     keys: list[str]
+    request_ids: list[str] = []
 
 
 class EncodeItem(msgspec.Struct, frozen=True):

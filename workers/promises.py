@@ -20,9 +20,7 @@ class Promises:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, capacity: int = 16384, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, capacity: int = 16384, clock: Callable[[], float] = time.monotonic) -> None:
         self._capacity = capacity
         self._clock = clock
         self._kept: OrderedDict[ItemKey, tuple[str, float]] = OrderedDict()
@@ -30,9 +28,7 @@ class Promises:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def holder(
-        self, key: ItemKey, delegate: str, lease_s: float, avoid: Collection[str]
-    ) -> str:
+    def holder(self, key: ItemKey, delegate: str, lease_s: float, avoid: Collection[str]) -> str:
         """The replica that encodes an item instead of this one; "" if this one does.
 
         Args:

@@ -66,6 +66,7 @@ class Publisher:
         self._dtype = str(dtype).removeprefix("torch.")
         self._metrics = metrics
         self._flights: SingleFlight[ItemKey, EcItem] = SingleFlight()
+        self._promises = Promises()
 
     @property
     def open(self) -> int:
@@ -86,7 +87,7 @@ class Publisher:
         held = self._connector.held(item.mm_hash, salt, call.lease_s)
         if held is not None:
             return Reservation("held", held)
-        if key not in self._in_flight:
+        if key not in self._flights:
             elsewhere = self._promises.holder(key, call.delegate, call.lease_s, call.avoid)
             if elsewhere:
                 return Reservation("elsewhere", None, elsewhere)
@@ -97,7 +98,7 @@ class Publisher:
             salt=salt,
             lease_s=RESERVED_S,
         )
-        known = key in self._in_flight or self._promises.kept(key)
+        known = key in self._flights or self._promises.kept(key)
         self._promises.make(key, RESERVED_S)
         return Reservation("in_flight" if known else "yours", expected)
 
@@ -138,6 +139,7 @@ class Publisher:
     async def _publish(self, item: EncodeItem, call: EncodeCall, deadline: Deadline) -> EcItem:
         salt = call.cache_salt
         shape = (item.rows, self._adapter.shape.embedding_width)
+        self._promises.end((salt, item.mm_hash))
         try:
             self._connector.expect(item.mm_hash, shape=shape, dtype=self._dtype, salt=salt)
             pixels = await self._pixels(item, deadline)

@@ -31,6 +31,7 @@ from protocol.rpc import (
 from serving.rpc_server import RpcServer
 from telemetry.workers import WorkerMetrics
 from workers.generation import Generator
+from workers.offered import OfferedBlocks
 from workers.publisher import Publisher
 from workers.status import StatusBoard
 
@@ -65,6 +66,7 @@ class WorkerService:
         self._connector = connector
         self._lease_s = lease_s
         self._metrics = metrics
+        self._offers = OfferedBlocks()
 
     def register(self, server: RpcServer) -> None:
         """Add every handler to a server."""
@@ -104,7 +106,9 @@ class WorkerService:
         with counted(self._metrics, "prefill", "prefill"):
             if self._generator is None:
                 raise wrong_role("prefill", self._replica().role)
-            return await self._generator.prefill(request, deadline, self._lease_s)
+            prefilled = await self._generator.prefill(request, deadline, self._lease_s)
+            self._offers.add(request.request_id, prefilled.kv_transfer_params)
+            return prefilled
 
     async def generate(
         self, request: GenerateRequest, deadline: Deadline
@@ -119,7 +123,7 @@ class WorkerService:
 
     async def kv_release(self, call: ReleaseCall, _deadline: Deadline) -> Empty:
         """Free the blocks of prefilled requests that nobody will fetch."""
-        self._connector.retire(call.keys)
+        self._connector.retire([*call.keys, *self._offers.take(call.request_ids)])
         return Empty()
 
 

@@ -38,7 +38,7 @@ class SingleFlight(Generic[K, T]):
         if flight is None:
             flight = _Flight(asyncio.ensure_future(_await(make)))
             self._flights[key] = flight
-            flight.task.add_done_callback(lambda _: self._flights.pop(key, None))
+            flight.task.add_done_callback(lambda _, made=flight: self._forget(key, made))
         flight.waiters += 1
         try:
             return await asyncio.shield(flight.task)
@@ -46,8 +46,11 @@ class SingleFlight(Generic[K, T]):
             flight.waiters -= 1
             if flight.waiters == 0 and not flight.task.done():
                 flight.task.cancel()
-                if self._flights.get(key) is flight:
-                    del self._flights[key]
+                self._forget(key, flight)
+
+    def _forget(self, key: K, flight: _Flight[T]) -> None:
+        if self._flights.get(key) is flight:  # a cancelled one may have a successor already
+            del self._flights[key]
 
 
 async def _await(make: Callable[[], Awaitable[T]]) -> T:
