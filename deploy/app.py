@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import RequestRouterConfig
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
 from deploy import wiring
 from deploy.autoscaling import POLICY
@@ -104,7 +104,7 @@ def _stage(config: ClusterConfig, role: Role) -> serve.Deployment:
             request_router_kwargs={"role": role},
             request_routing_stats_period_s=_ROUTER_STATS_S,
         ),
-        **_options(config, stage),
+        **options(config, role, stage),
     )
 
 
@@ -113,12 +113,17 @@ def _coordinator(config: ClusterConfig) -> serve.Deployment:
         CoordinatorReplica,
         name=COORDINATOR,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
-        **_options(config, config.coordinator),
+        **options(config, COORDINATOR, config.coordinator),
     )
 
 
-def _options(config: ClusterConfig, stage: Stage) -> dict[str, Any]:
-    options: dict[str, Any] = {
+def options(config: ClusterConfig, name: str, stage: Stage) -> dict[str, Any]:
+    """What a stage asks Ray and Serve for.
+
+    Raises:
+        ConfigError: Serve would refuse or ignore a key of `autoscaling_config`.
+    """
+    found: dict[str, Any] = {
         "ray_actor_options": {
             "num_cpus": stage.num_cpus,
             "num_gpus": (stage.num_gpus or 0.0) if isinstance(stage, WorkerStage) else 0.0,
@@ -131,10 +136,21 @@ def _options(config: ClusterConfig, stage: Stage) -> dict[str, Any]:
         "logging_config": {"log_level": config.log_level, "enable_access_log": False},
     }
     if stage.autoscaling_config is None:
-        options["num_replicas"] = stage.count
+        found["num_replicas"] = stage.count
     else:
-        scaling = dict(stage.autoscaling_config)
-        if isinstance(stage, RenderStage | WorkerStage):
-            scaling.setdefault("policy", POLICY)
-        options["autoscaling_config"] = scaling
-    return options
+        found["autoscaling_config"] = _scaling(name, stage, stage.autoscaling_config)
+    return found
+
+
+def _scaling(name: str, stage: Stage, given: dict[str, Any]) -> AutoscalingConfig:
+    path = f"{name}.autoscaling_config"
+    for key in given:
+        if key not in AutoscalingConfig.model_fields:  # Serve would ignore it
+            raise ConfigError(f"{path}.{key}: Ray Serve has no such key", f"{path}.{key}")
+    if isinstance(stage, RenderStage | WorkerStage):
+        given = {"policy": POLICY, **given}
+    try:
+        return AutoscalingConfig(**given)
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: {reason}", path) from None
