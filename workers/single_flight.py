@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -38,7 +39,7 @@ class SingleFlight(Generic[K, T]):
         if flight is None:
             flight = _Flight(asyncio.ensure_future(_await(make)))
             self._flights[key] = flight
-            flight.task.add_done_callback(lambda _, made=flight: self._forget(key, made))
+            flight.task.add_done_callback(functools.partial(self._landed, key, flight))
         flight.waiters += 1
         try:
             return await asyncio.shield(flight.task)
@@ -47,6 +48,9 @@ class SingleFlight(Generic[K, T]):
             if flight.waiters == 0 and not flight.task.done():
                 flight.task.cancel()
                 self._forget(key, flight)
+
+    def _landed(self, key: K, flight: _Flight[T], _task: asyncio.Task[T]) -> None:
+        self._forget(key, flight)
 
     def _forget(self, key: K, flight: _Flight[T]) -> None:
         if self._flights.get(key) is flight:  # a cancelled one may have a successor already
