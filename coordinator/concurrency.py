@@ -96,7 +96,7 @@ async def until(ended: asyncio.Event, stream: AsyncGenerator[T, None]) -> AsyncG
     step: asyncio.Task[T] | None = None
     try:
         while not ended.is_set():
-            step = asyncio.create_task(_next(stream))
+            step = asyncio.create_task(next_of(stream))
             await asyncio.wait({step, end}, return_when=asyncio.FIRST_COMPLETED)
             if not step.done():
                 return
@@ -118,7 +118,8 @@ class StopStream(Exception):
     """A task cannot raise StopAsyncIteration."""
 
 
-async def _next(stream: AsyncGenerator[T, None]) -> T:
+async def next_of(stream: AsyncGenerator[T, None]) -> T:
+    """The next value; raises StopStream at the end."""
     try:
         return await anext(stream)
     except StopAsyncIteration:

@@ -45,6 +45,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             long it may take before its calls are given up.
         affinity_slack: how far above the mean load an encode replica is still chosen because it
             is an item's home, 1.0 being the mean.
+        overlap: let prefill begin while items are being encoded.
         trace_header: answer X-Triptych-Trace, which tells replicas and times of the stages.
         tracing, otlp_endpoint: where OpenTelemetry spans go.
         admission: what is let in at once.
@@ -67,6 +68,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     probe_interval_s: float = 1.0
     probe_timeout_s: float = 5.0
     affinity_slack: float = 1.25
+    overlap: bool = True
     trace_header: bool = False
     tracing: Exporter = "off"
     otlp_endpoint: str = ""

@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 import msgspec
 
 from coordinator.calls import at_replica
+from coordinator.concurrency import StopStream, next_of
 from coordinator.config import CoordinatorConfig
 from coordinator.progress import Progress
+from coordinator.receipt import How
 from coordinator.replicas import Member, ReplicaPool
 from coordinator.retry import Attempt, Retries
 from coordinator.stages.decode import DecodeStage
-from coordinator.stages.encode import EncodeStage
+from coordinator.stages.encode import EncodeStage, Encoding
 from coordinator.stages.prefill import PrefillStage, metadata_only
 from coordinator.stages.render import Rendering
 from coordinator.state import Encoded, Prefilled, RenderedPrompt
 from coordinator.topology import Plan, choose_plan
-from protocol.errors import TransferError
+from protocol.errors import TransferError, TriptychError
 from protocol.generate import GenerateRequest
 from protocol.replica import Role
 from protocol.rpc import TokenDelta
@@ -44,6 +46,9 @@ class _Course:
         encoded: embeddings that are known to be there.
         failed: ids of replicas that failed this prompt.
         transfers: fetches of embeddings that failed.
+        overlap: whether prefill may be called before everything is encoded.
+        encoding: items in work.
+        stack: what ends with the prompt.
     """
 
     rendering: Rendering
@@ -52,6 +57,9 @@ class _Course:
     encoded: Encoded = field(default_factory=Encoded)
     failed: set[str] = field(default_factory=set)
     transfers: int = 0
+    overlap: bool = True
+    encoding: Encoding | None = None
+    stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     @property
     def sends_pixels(self) -> bool:
@@ -88,61 +96,92 @@ class Pipeline:
         Raises:
             TriptychError: the request is at fault, or no try succeeded.
         """
-        course = _Course(rendering, prompt, Progress(prompt.request.sampling_params.n))
+        progress = Progress(prompt.request.sampling_params.n)
+        course = _Course(rendering, prompt, progress, overlap=self._config.overlap)
         attempts = self._config.decode.attempts + self._config.prefill.attempts
-        for attempt in self._retries.attempts(
-            "decode", attempts, prompt.deadline, course.failed, prompt.receipt
-        ):
-            async with attempt, contextlib.aclosing(self._try(course, attempt)) as deltas:
-                async for delta in deltas:
-                    fresh = course.progress.take(delta)
-                    if fresh is not None:
-                        prompt.receipt.token()
-                        prompt.receipt.completion_tokens += len(fresh.token_ids)
-                        yield fresh
-                return
+        async with course.stack:
+            for attempt in self._retries.attempts(
+                "decode", attempts, prompt.deadline, course.failed, prompt.receipt
+            ):
+                async with attempt, contextlib.aclosing(self._try(course, attempt)) as deltas:
+                    async for delta in deltas:
+                        fresh = progress.take(delta)
+                        if fresh is not None:
+                            prompt.receipt.token()
+                            prompt.receipt.completion_tokens += len(fresh.token_ids)
+                            yield fresh
+                    return
 
     async def _try(self, course: _Course, attempt: Attempt) -> AsyncGenerator[TokenDelta, None]:
         prompt = course.prompt
-        media = bool(prompt.media)
         wait = prompt.deadline.within(self._config.stage_wait_s)
-        plan = await choose_plan(self._pool, wait, media=media)
+        plan = await choose_plan(self._pool, wait, media=bool(prompt.media))
         prompt.receipt.topology = plan.kind
         resumed = course.progress.begin()
-        if plan.kind == "all":
-            prompt.receipt.items.update({item.mm_hash: "local" for item in prompt.media})
+        if plan.kind == "all" or not prompt.media or course.sends_pixels:
+            how: How = "local" if plan.kind == "all" else "pixels"
+            prompt.receipt.items.update({item.mm_hash: how for item in prompt.media})
             request = msgspec.structs.replace(prompt.request, resume_token_ids=resumed or None)
-            deltas = self._generate("all", plan, request, course, attempt)
+            deltas = self._run(plan, request, course, attempt)
         else:
-            request = await self._embedded(course, plan, resumed)
-            if plan.kind == "fused":
-                deltas = self._generate("prefill_decode", plan, request, course, attempt)
-            else:
-                deltas = self._split(plan, request, course, attempt)
+            deltas = self._embedded(plan, resumed, course, attempt)
         async with contextlib.aclosing(deltas):
             async for delta in deltas:
                 yield delta
 
-    async def _embedded(self, course: _Course, plan: Plan, resumed: list[int]) -> GenerateRequest:
-        """The request that a prefill is sent: with descriptors, or with pixels as a last resort."""
-        prompt = course.prompt
-        if course.sends_pixels:
-            prompt.receipt.items.update({item.mm_hash: "pixels" for item in prompt.media})
-            return msgspec.structs.replace(prompt.request, resume_token_ids=resumed or None)
-        if prompt.media:
-            try:
-                await self._encode.run(prompt, plan, course.encoded, course.failed)
-            except TransferError:
-                await course.lose_pixels()
-                await self._encode.run(course.prompt, plan, course.encoded, course.failed)
-        found = course.encoded.items.values()
-        prompt.receipt.nbytes = sum(item.nbytes for item in found)
-        prompt.receipt.transports.update(name for item in found for name in item.transports[:1])
-        return metadata_only(prompt.request, course.encoded, resumed)
+    async def _embedded(
+        self, plan: Plan, resumed: list[int], course: _Course, attempt: Attempt
+    ) -> AsyncGenerator[TokenDelta, None]:
+        """Prefill from embeddings; the first token may be waited for while items are in work."""
+        encoding = await self._encoding(course, plan)
+        try:
+            found = await (encoding.announced() if course.overlap else encoding.finished())
+            self._note(course, found)
+            request = metadata_only(course.prompt.request, found, resumed)
+            deltas = self._run(plan, request, course, attempt)
+            async with contextlib.aclosing(deltas):
+                with contextlib.suppress(StopStream):
+                    while True:
+                        yield await encoding.alongside(next_of(deltas))
+        except TriptychError as error:
+            if error is encoding.error:
+                attempt.blameless()
+                if isinstance(error, TransferError):
+                    await course.lose_pixels()
+            if error is encoding.error or isinstance(error, TransferError):
+                course.overlap = False
+            raise
+
+    async def _encoding(self, course: _Course, plan: Plan) -> Encoding:
+        """The items in work; what an earlier try began goes on."""
+        before = course.encoding
+        if before is not None and before.plan == plan and before.error is None and not before.done:
+            return before
+        encoding = self._encode.begin(
+            course.prompt, plan, course.encoded, course.failed, overlap=course.overlap
+        )
+        course.encoding = await course.stack.enter_async_context(encoding)
+        return course.encoding
+
+    def _note(self, course: _Course, found: Encoded) -> None:
+        receipt, items = course.prompt.receipt, found.items.values()
+        receipt.nbytes = sum(item.nbytes for item in items)
+        receipt.transports.update(name for item in items for name in item.transports[:1])
+
+    def _run(
+        self, plan: Plan, request: GenerateRequest, course: _Course, attempt: Attempt
+    ) -> AsyncGenerator[TokenDelta, None]:
+        match plan.kind:
+            case "all":
+                return self._generate("all", plan, request, course, attempt)
+            case "fused":
+                return self._generate("prefill_decode", plan, request, course, attempt)
+            case "split":
+                return self._split(plan, request, course, attempt)
 
     def _lose_embeddings(self, course: _Course, plan: Plan, error: TransferError) -> None:
         """Forget the items that could not be fetched; a holder that is at fault is avoided."""
-        course.transfers += 1
+        course.transfers += not course.overlap
         for mm_hash in error.items or tuple(course.encoded.holders):
             holder = course.encoded.drop(mm_hash)
             if holder is not None:

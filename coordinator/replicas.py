@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from coordinator.breaker import Breaker
@@ -154,6 +154,10 @@ class ReplicaPool:
     def member(self, replica_id: str) -> Member | None:
         """The listed member of that id."""
         return self._members.get(replica_id)
+
+    def choose(self, role: Role, candidates: Sequence[Member], key: str) -> Member:
+        """Who the role's policy would give a call to, without giving it."""
+        return self._policies[role].pick(candidates, key)
 
     def stage(self, role: Role) -> StageConfig:
         """The limits that calls to a role are under."""

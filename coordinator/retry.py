@@ -100,6 +100,7 @@ class Attempt:
     def blameless(self) -> None:
         """The failure is not the replica's: the next try may go there again."""
         self._member = None
+        self._reached = True
 
     def costless(self) -> None:
         """Another request's call failed: trying again takes nothing from the budget."""

@@ -39,5 +39,10 @@ class BoundedConsistentHash:
         return min(ordered, key=lambda c: c.load)
 
 
+def home(candidates: Sequence[C], key: str) -> C:
+    """The replica that content belongs to, whatever its load."""
+    return max(candidates, key=lambda candidate: _weight(candidate.id, key))
+
+
 def _weight(replica: str, key: str) -> bytes:
     return hashlib.blake2b(f"{replica}\0{key}".encode(), digest_size=8).digest()

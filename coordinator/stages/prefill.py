@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from coordinator.concurrency import Janitor
@@ -10,7 +12,7 @@ from coordinator.replicas import Member
 from coordinator.state import Encoded, Prefilled
 from coordinator.topology import Plan
 from protocol.deadline import Deadline
-from protocol.errors import InternalError
+from protocol.errors import DeadlineExceeded, InternalError, Unavailable
 from protocol.generate import GenerateRequest
 from protocol.rpc import KV_RELEASE, PREFILL, ReleaseCall
 from protocol.transfer import ec_params, parse_kv_handoff
@@ -50,7 +52,11 @@ class PrefillStage:
             TriptychError: TransferError names the items whose embeddings did not come.
         """
         limit = deadline.within(self._config.prefill.timeout_s)
-        reply = await member.client.call(PREFILL, request, limit)
+        try:
+            reply = await member.client.call(PREFILL, request, limit)
+        except (asyncio.CancelledError, Unavailable, DeadlineExceeded):
+            self._release_unknown(member, request)
+            raise
         params = reply.kv_transfer_params
         key = ""
         try:
@@ -68,6 +74,13 @@ class PrefillStage:
             params is None,
             reply.usage,
         )
+
+    def _release_unknown(self, member: Member, request: GenerateRequest) -> None:
+        """Free the blocks of a reply that never arrived, if there was one."""
+        if member.native and request.request_id is not None:
+            call = ReleaseCall([], [request.request_id])
+            deadline = Deadline.after(_RELEASE_S)
+            self._janitor.finish(member.client.call(KV_RELEASE, call, deadline))
 
     def release(self, prefilled: Prefilled) -> None:
         """Free KV blocks that no decode replica will fetch."""

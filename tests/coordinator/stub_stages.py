@@ -32,6 +32,7 @@ from protocol.rpc import (
     PREFILL,
     RENDER,
     RENDER_RELEASE,
+    RESERVE,
     STATUS,
     Empty,
     EncodeCall,
@@ -40,6 +41,10 @@ from protocol.rpc import (
     ReleaseCall,
     RenderCall,
     Rendered,
+    Reservation,
+    ReserveCall,
+    Reserved,
+    ReserveItem,
     TokenDelta,
 )
 from protocol.sampling import SamplingParams
@@ -61,6 +66,7 @@ class Cluster:
     def __init__(self) -> None:
         self.pixels: set[str] = set()
         self.embeddings: set[str] = set()
+        self.expected: dict[str, asyncio.Future[None]] = {}
         self.kv: set[str] = set()
         self.encodes: Counter[str] = Counter()
         self.calls: list[tuple[str, Any]] = []
@@ -119,6 +125,8 @@ class StubReplica:
         )
         self._server = RpcServer("127.0.0.1", 0, "")
         self._changed = asyncio.Event()
+        self._offered: dict[str, str] = {}
+        self._promised: dict[str, str] = {}
         self._death: asyncio.Task[None] | None = None
 
     async def start(self) -> Replica:
@@ -129,6 +137,7 @@ class StubReplica:
             server.add_unary(RENDER, self._render)
             server.add_unary(RENDER_RELEASE, self._release_pixels)
         else:
+            server.add_unary(RESERVE, self._reserve)
             server.add_unary(ENCODE, self._encode)
             server.add_unary(PREFILL, self._prefill)
             server.add_unary(KV_RELEASE, self._release_kv)
@@ -241,24 +250,53 @@ class StubReplica:
 
     # --- workers
 
+    async def _reserve(self, call: ReserveCall, _deadline: Deadline) -> Reserved:
+        await self._before("reserve", call)
+        return Reserved([self._reservation(item, call) for item in call.items])
+
+    def _reservation(self, item: ReserveItem, call: ReserveCall) -> Reservation:
+        key = self._key(call.cache_salt, item.mm_hash)
+        found = self._item(key, item.mm_hash, item.rows)
+        if key in self.cluster.embeddings:
+            return Reservation("held", found)
+        if key in self.cluster.expected:
+            return Reservation("in_flight", found)
+        promised = self._promised.get(key, "")
+        if promised in call.avoid:
+            promised = ""
+        if promised or call.delegate:
+            self._promised[key] = promised or call.delegate
+            return Reservation("elsewhere", None, self._promised[key])
+        self.cluster.expected[key] = asyncio.get_running_loop().create_future()
+        return Reservation("yours", found)
+
+    def _key(self, salt: str, mm_hash: str) -> str:
+        return f"{self.replica.id}/{salt}/{mm_hash}"
+
+    def _item(self, key: str, mm_hash: str, rows: int) -> EcItem:
+        return EcItem(mm_hash, "127.0.0.1", 2, key, shape=(rows, 8), expires_at=9e9)
+
     async def _encode(self, call: EncodeCall, _deadline: Deadline) -> Encoded:
-        await self._before("encode", call)
-        items = []
-        for item in call.items:
+        [item] = call.items
+        key = self._key(call.cache_salt, item.mm_hash)
+        loop = asyncio.get_running_loop()
+        expected = self.cluster.expected.setdefault(key, loop.create_future())
+        try:
+            await self._before("encode", call)
             if item.handle is not None and item.handle.key not in self.cluster.pixels:
                 raise TransferError("pixels are gone", "missing", (item.mm_hash,))
-            key = f"{self.replica.id}/{call.cache_salt}/{item.mm_hash}"
             reused = key in self.cluster.embeddings
             if not reused:
                 self.cluster.encodes[item.mm_hash] += 1
             await self.gate.wait()
             self.cluster.embeddings.add(key)
-            items.append(
-                EcItem(item.mm_hash, "127.0.0.1", 2, key, shape=(item.rows, 8), expires_at=9e9)
-            )
-        return Encoded(items, [False] * len(items))
+            return Encoded([self._item(key, item.mm_hash, item.rows)], [reused])
+        finally:
+            self.cluster.expected.pop(key, None)
+            if not expected.done():
+                expected.set_result(None)
 
-    def _check_media(self, request: GenerateRequest, *, pixels: bool) -> None:
+    async def _check_media(self, request: GenerateRequest, *, pixels: bool) -> None:
         if request.features is None:
             return
         params = parse_ec_params(request.ec_transfer_params or {})
@@ -270,6 +308,8 @@ class StubReplica:
                 continue
             assert item.kwargs is None
             found = params.items[item.mm_hash]
+            if found.key in self.cluster.expected:
+                await asyncio.shield(self.cluster.expected[found.key])
             if found.key not in self.cluster.embeddings:
                 raise TransferError(
                     "embedding is gone", "missing", (item.mm_hash,), None, "prefill"
@@ -277,7 +317,7 @@ class StubReplica:
 
     async def _prefill(self, request: GenerateRequest, _deadline: Deadline) -> Prefilled:
         await self._before("prefill", request)
-        self._check_media(request, pixels=not request.ec_transfer_params)
+        await self._check_media(request, pixels=not request.ec_transfer_params)
         key = f"{self.replica.id}/{next(_ids)}"
         before = [*request.token_ids, *(request.resume_token_ids or ())]
         sampling = request.sampling_params
@@ -285,6 +325,7 @@ class StubReplica:
         done = (sampling.max_tokens or 99) <= len(request.resume_token_ids or ()) + 1
         if not done:
             self.cluster.kv.add(key)
+            self._offered[request.request_id or ""] = key
         handoff = KvHandoff(EcItem("", "127.0.0.1", 3, key), len(before), 16, tuple(firsts))
         deltas = [
             _delta(request, i, [token], "length" if done else None)
@@ -293,7 +334,7 @@ class StubReplica:
         return Prefilled(deltas, None if done else kv_params(handoff), Usage())
 
     async def _release_kv(self, call: ReleaseCall, _deadline: Deadline) -> Empty:
-        self.cluster.kv -= set(call.keys)
+        self.cluster.kv -= {*call.keys, *(self._offered.get(i, "") for i in call.request_ids)}
         return Empty()
 
     async def _generate(
@@ -312,7 +353,9 @@ class StubReplica:
             for sequence, token in zip(sequences, handoff.first_tokens, strict=True):
                 sequence.append(token)
         else:
-            self._check_media(request, pixels=self.role == "all" or not request.ec_transfer_params)
+            await self._check_media(
+                request, pixels=self.role == "all" or not request.ec_transfer_params
+            )
         self.cluster.running += 1
         ended = False
         made = 0

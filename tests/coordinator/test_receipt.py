@@ -54,7 +54,7 @@ async def test_metrics_tell_the_same_and_when_disaggregation_was_off(start: Star
         for replica in stage.of("prefill"):
             served = replica.served["prefill"]
             replica.fail = lambda _name, r=replica, n=served: (  # type: ignore[misc]
-                TransferError("no", "transport_failed") if r.served["prefill"] <= n + 2 else None
+                TransferError("no", "transport_failed") if r.served["prefill"] <= n + 3 else None
             )
         await stage.chat("image:b")
         await stage.idle()
@@ -63,7 +63,7 @@ async def test_metrics_tell_the_same_and_when_disaggregation_was_off(start: Star
         assert found[("triptych_items_total", "pixels")] == 1
         assert found[("triptych_requests_total", "chat", "ok")] == 2
         assert found[("triptych_requests_running",)] == 0
-        assert found[("triptych_retries_total", "prefill.transport_failed")] == 2
+        assert found[("triptych_retries_total", "prefill.transport_failed")] == 3
         assert found[("triptych_replicas_ready", "encode")] == 2
         assert found[("triptych_in_flight", "requests")] == 0
         assert found[("triptych_directory_entries",)] >= 1
