@@ -68,6 +68,7 @@ def render(
         "model": model,
         "host": host,
         "ec.host": host,
+        "ec.cluster_token": cluster_token,
         "http_port": port,
         "grpc_port": grpc_port,
         "api_keys": api_key,

@@ -118,6 +118,7 @@ def worker(
         "role": role.value,
         "host": host,
         "ec.host": host,
+        "ec.cluster_token": cluster_token,
         "http_port": http_port,
         "grpc_port": (http_port and http_port + GRPC_OFFSET) if grpc_port is None else grpc_port,
         "api_keys": api_key,
