@@ -1,15 +1,13 @@
-"""Processed media by content, and one processing at a time of each.
+"""Processed media by content.
 
 What a prompt needs of an item (hash, metadata, tokens) is small and kept long; its tensors are
-large and kept within a byte budget. A medium that is being processed is waited for, not processed
-twice.
+large and kept within a byte budget.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from render.families.base import Run
@@ -77,41 +75,3 @@ class ItemCache:
         while self._used > self._capacity:
             _, oldest = self._bodies.popitem(last=False)
             self._used -= len(oldest)
-
-
-class SingleFlight:
-    """One running computation per key; it ends when the last one that waits for it goes away."""
-
-    def __init__(self) -> None:
-        self._flights: dict[Hashable, _Flight] = {}
-
-    async def run(
-        self, key: Hashable, make: Callable[[], Awaitable[tuple[ItemHead, bytes]]]
-    ) -> tuple[ItemHead, bytes]:
-        """The result of `make`, which is called only if none runs for the key."""
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = _Flight(asyncio.ensure_future(make()))
-            self._flights[key] = flight
-        flight.waiters += 1
-        try:
-            return await asyncio.shield(flight.task)
-        finally:
-            flight.waiters -= 1
-            if flight.waiters == 0:
-                self._flights.pop(key, None)
-                if not flight.task.done():
-                    flight.task.cancel()
-
-    async def close(self) -> None:
-        """Cancel what runs, and wait for it to end."""
-        tasks = [flight.task for flight in self._flights.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Flight:
-    def __init__(self, task: asyncio.Future[tuple[ItemHead, bytes]]) -> None:
-        self.task = task
-        self.waiters = 0

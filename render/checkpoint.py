@@ -97,6 +97,21 @@ def open_checkpoint(path: Path, tokenizer: Tokenizer | None = None) -> Checkpoin
     return Checkpoint(str(path), config, token_id, token_text)
 
 
+def template_source(path: Path) -> str | None:
+    """Text of the default chat template, None where the checkpoint has none."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    for name in ("tokenizer_config.json", "chat_template.json", "processor_config.json"):
+        template = read_json(path / name).get("chat_template")
+        if isinstance(template, list):  # several by name
+            named = {one.get("name"): one.get("template") for one in template}
+            template = named.get("default")
+        if isinstance(template, str):
+            return template
+    return None
+
+
 def context_length(config: dict[str, Any]) -> int:
     """Tokens of context by config.json; 0 where it does not say."""
     for part in (config.get("text_config"), config):

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
-from protocol.derender import ChoiceDerenderer, DerenderedDelta
-from protocol.generate import Logprobs
-from protocol.openai import ChatCompletionRequest, CompletionRequest, TokenTextLogprob
-from protocol.rpc import TokenDelta
-from render.checkpoint import load_tokenizer
-from serving.detokenizer import Detokenizer, StopStrings, special_ids, token_table
+from protocol.derender import ChoiceDerenderer
+from protocol.openai import ChatCompletionRequest, CompletionRequest
+from render.checkpoint import load_tokenizer, template_source
+from render.parsed import ParsedDerenderer
+from render.parsers import reasoning, tools
+from render.parsers.reasoning.base import ReasoningParser
+from render.parsers.tools.base import ToolParser
+from render.text import TextDerenderer, TokenTexts
+
+_PROMPT_END = 16
+"""Tokens at the end of a prompt that may open or close the reasoning."""
 
 
 class HfDerenderer:
@@ -25,21 +29,51 @@ class HfDerenderer:
 
     Args:
         model_dir: directory of a Hugging Face checkpoint; tokenizer.json is read.
+        reasoning_parser, tool_parser: names, "" for none, `auto` for those that the model's chat
+            template calls for.
 
     Raises:
-        InvalidRequest: the tokenizer is missing or malformed.
+        InvalidRequest: the tokenizer is missing or malformed, or a parser is unknown.
     """
 
-    def __init__(self, model_dir: str) -> None:
+    def __init__(
+        self, model_dir: str, *, reasoning_parser: str = "auto", tool_parser: str = "auto"
+    ) -> None:
         self.tokenizer: Tokenizer = load_tokenizer(Path(model_dir))
         self._texts = TokenTexts(self.tokenizer)
+        template = template_source(Path(model_dir)) or ""
+        if reasoning_parser == "auto":
+            reasoning_parser = reasoning.detect(template)
+        if tool_parser == "auto":
+            tool_parser = tools.detect(template)
+        self.reasoning_parser: type[ReasoningParser] | None = (
+            reasoning.find(reasoning_parser) if reasoning_parser else None
+        )
+        self.tool_parser: type[ToolParser] | None = tools.find(tool_parser) if tool_parser else None
+        self._reasoning_tokens = self._ids(self.reasoning_parser)
+        self._tool_tokens = self._ids(self.tool_parser)
 
     def chat(
         self, request: ChatCompletionRequest, prompt_token_ids: Sequence[int]
     ) -> ChoiceDerenderer:
         """For one choice of a chat request."""
-        return TextDerenderer(
-            self.tokenizer, request, prompt_token_ids, self._texts if request.logprobs else None
+        with_tools = bool(request.tools) and request.tool_choice != "none"
+        reasons, calls = self.reasoning_parser, self.tool_parser if with_tools else None
+        keep = self._reasoning_tokens | (self._tool_tokens if calls else frozenset())
+        text = TextDerenderer(
+            self.tokenizer,
+            request,
+            prompt_token_ids,
+            self._texts if request.logprobs else None,
+            keep,
+        )
+        if reasons is None and calls is None:
+            return text
+        return ParsedDerenderer(
+            text,
+            reasons(self._prompt_end(prompt_token_ids)) if reasons else None,
+            calls(request.tools or []) if calls else None,
+            include_reasoning=request.include_reasoning,
         )
 
     def completion(
@@ -51,118 +85,13 @@ class HfDerenderer:
             self.tokenizer, request, prompt_token_ids, self._texts if wanted else None
         )
 
-
-class TextDerenderer:
-    """Plain text of one choice: detokenised, cut at stop strings.
-
-    Args:
-        texts: for logprobs, None where they are not asked for.
-    """
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        request: ChatCompletionRequest | CompletionRequest,
-        prompt_token_ids: Sequence[int],
-        texts: TokenTexts | None,
-    ) -> None:
-        stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
-        self._include_stop = request.include_stop_str_in_output
-        self._min_tokens = request.min_tokens
-        self._detokenizer = Detokenizer(
-            tokenizer, prompt_token_ids, skip_special_tokens=request.skip_special_tokens
-        )
-        self._stops = StopStrings(stop, self._include_stop)
-        self._special = special_ids(tokenizer)
-        self._texts = texts
-        # OpenAI's chat answers list the likeliest only, not the sampled token besides them.
-        self._most: int | None = None
-        if isinstance(request, ChatCompletionRequest):
-            self._most = request.top_logprobs or 0
-        self._seen = 0
-
-    def push(self, delta: TokenDelta) -> DerenderedDelta:
-        """Take new tokens in order."""
-        ids = delta.token_ids
-        text = self._detokenizer.push(ids[:-1] if self._ends_in_stop_token(delta) else ids)
-        text = self._cut(text, len(ids), last=delta.finish_reason is not None)
-        matched = self._stops.matched
-        return DerenderedDelta(
-            content=text,
-            logprobs=self._logprobs(delta.logprobs),
-            token_ids=ids,
-            finish_reason="stop" if matched is not None else delta.finish_reason,
-            stop_reason=matched if matched is not None else delta.stop_reason,
-            stopped=matched is not None and delta.finish_reason is None,
+    def _prompt_end(self, prompt_token_ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(
+            list(prompt_token_ids[-_PROMPT_END:]), skip_special_tokens=False
         )
 
-    def state(self) -> dict[str, Any]:
-        """What a stateless caller carries to the next call, as JSON values."""
-        return {
-            "text": self._detokenizer.state(),
-            "stops": self._stops.state(),
-            "seen": self._seen,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same request.
-
-        Raises:
-            ValueError, TypeError, KeyError: it is not a state.
-        """
-        self._detokenizer.restore(state["text"])
-        self._stops.restore(state["stops"])
-        self._seen = int(state["seen"])
-
-    def _ends_in_stop_token(self, delta: TokenDelta) -> bool:
-        """Whether the last token is the one that ended the choice, which is no text."""
-        if delta.finish_reason != "stop" or self._include_stop or not delta.token_ids:
-            return False
-        if delta.stop_reason is None:  # an end-of-sequence token
-            return delta.token_ids[-1] in self._special
-        return isinstance(delta.stop_reason, int)
-
-    def _cut(self, text: str, count: int, *, last: bool) -> str:
-        self._seen += count
-        if self._seen <= self._min_tokens:
-            return text
-        text = self._stops.push(text)
-        if last and self._stops.matched is None:
-            text += self._detokenizer.finish() + self._stops.finish()
-        return text
-
-    def _logprobs(self, logprobs: Logprobs | None) -> list[TokenTextLogprob] | None:
-        if self._texts is None or logprobs is None:
-            return None
-        return self._texts.logprobs(logprobs, self._most)
-
-
-class TokenTexts:
-    """The text and bytes of single tokens, for logprobs."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._table = token_table(tokenizer)
-
-    def of(self, token: int) -> tuple[str, list[int]]:
-        """Text of a token (U+FFFD where it is not whole characters), and its bytes."""
-        if self._table is not None:
-            raw = self._table.of(token)
-            return raw.decode(errors="replace"), list(raw)
-        text = self._tokenizer.decode([token], skip_special_tokens=False)
-        return text, list(text.encode())
-
-    def logprobs(self, logprobs: Logprobs, most: int | None = None) -> list[TokenTextLogprob]:
-        """An entry per token, with at most `most` alternatives, the likeliest."""
-        out = []
-        for entry in logprobs.content:
-            text, raw = self.of(entry.token_id)
-            top = []
-            tops = entry.top_logprobs
-            if most is not None and 0 <= most < len(tops):
-                tops = sorted(tops, key=lambda other: -other.logprob)[:most]
-            for other in tops:
-                other_text, other_raw = self.of(other.token_id)
-                top.append({"token": other_text, "logprob": other.logprob, "bytes": other_raw})
-            out.append(TokenTextLogprob(text, entry.logprob, raw, top))
-        return out
+    def _ids(self, parser: type[ReasoningParser] | type[ToolParser] | None) -> frozenset[int]:
+        """Ids of the tokens that a parser must see, though they are special."""
+        tokens = parser.tokens if parser else ()
+        found = (self.tokenizer.token_to_id(token) for token in tokens)
+        return frozenset(token for token in found if token is not None)

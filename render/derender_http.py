@@ -34,6 +34,7 @@ from protocol.openai import (
 )
 from protocol.rpc import TokenDelta
 from render.derender import HfDerenderer
+from render.parsers.tools.base import merge
 
 _MAX_CHOICES = 16_384
 _STATE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, IndexError)
@@ -76,7 +77,7 @@ class DerenderService:
                     message=ChatMessage(
                         content=done.content,
                         reasoning=done.reasoning or None,
-                        tool_calls=done.tool_calls or msgspec.UNSET,
+                        tool_calls=merge(done.tool_calls) or msgspec.UNSET,
                     ),
                     logprobs=None if done.logprobs is None else ChatLogprobs(done.logprobs),
                     finish_reason=done.finish_reason or "stop",
@@ -251,8 +252,9 @@ def _with_logprobs(request: Any, choice: GenerateChoice) -> Any:
     """The request, asking for logprobs where the answer has them."""
     if not isinstance(choice.logprobs, Logprobs) or request.logprobs:
         return request
-    wanted = True if isinstance(request, ChatCompletionRequest) else 0
-    return msgspec.structs.replace(request, logprobs=wanted)
+    if isinstance(request, ChatCompletionRequest):
+        return msgspec.structs.replace(request, logprobs=True, top_logprobs=-1)
+    return msgspec.structs.replace(request, logprobs=0)
 
 
 def _completion_choice(done: DerenderedDelta, index: int, offset: int) -> CompletionChoice:

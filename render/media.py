@@ -12,12 +12,13 @@ from blake3 import blake3
 
 from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, TriptychError
-from render.cache import ItemCache, ItemHead, SingleFlight
+from render.cache import ItemCache, ItemHead
 from render.config import MediaConfig
 from render.fetch import MediaFetcher
 from render.media_process import MediaJob
 from render.messages import MediaRef
 from render.pool import MediaPool
+from serving.single_flight import SingleFlight
 from telemetry.render import RenderMetrics
 
 _json = msgspec.json.Encoder(order="sorted")
@@ -63,7 +64,7 @@ class MediaLoader:
         self._metrics = metrics
         self._fetcher = MediaFetcher(config)
         self._cache = ItemCache(config.cache_bytes)
-        self._flights = SingleFlight()
+        self._flights: SingleFlight[Hashable, tuple[ItemHead, bytes]] = SingleFlight()
 
     async def load(
         self, refs: Sequence[MediaRef], kwargs: dict[str, Any] | None, deadline: Deadline
@@ -118,8 +119,7 @@ class MediaLoader:
             ) from None
 
     async def close(self) -> None:
-        """Close connections, and cancel what runs."""
-        await self._flights.close()
+        """Close connections."""
         await self._fetcher.close()
 
     async def _load(

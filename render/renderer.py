@@ -6,12 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer
 
 from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, NotFound
 from protocol.features import MultiModalFeatures
-from protocol.generate import GenerateRequest
+from protocol.generate import GenerateRequest, ReasoningParserKwargs
 from protocol.openai import ChatCompletionRequest, CompletionRequest, refuse_unsupported
 from render.checkpoint import context_length, load_tokenizer, open_checkpoint, read_json
 from render.config import RenderConfig
@@ -117,7 +118,8 @@ class Renderer:
         items: list[MediaItem] = []
         if chat.media and self._media is not None:
             items = await self._media.load(chat.media, request.mm_processor_kwargs, deadline)
-        return await self._finish(request, request_id, ids, items, sink, deadline)
+        rendered = await self._finish(request, request_id, ids, items, sink, deadline)
+        return self._for_parsers(request, rendered)
 
     async def completions(
         self,
@@ -180,6 +182,32 @@ class Renderer:
             raise NotFound(
                 f"The model `{model}` does not exist. Valid aliases: {self.config.name}.", "model"
             )
+
+    def _for_parsers(
+        self, request: ChatCompletionRequest, rendered: GenerateRequest
+    ) -> GenerateRequest:
+        """What a worker must know where parsers are named.
+
+        Special tokens stay in its text, and a grammar may begin at once where nothing is reasoned.
+        """
+        reasons = self.config.reasoning_parser not in ("", "auto")
+        if not reasons and self.config.tool_parser in ("", "auto"):
+            return rendered
+        sampling = msgspec.structs.replace(rendered.sampling_params, skip_special_tokens=False)
+        if not reasons:
+            return msgspec.structs.replace(rendered, sampling_params=sampling)
+        kwargs = self._template_kwargs(request)
+        off = not request.include_reasoning or kwargs.get("enable_thinking") is False
+        kwargs |= {
+            "add_generation_prompt": request.add_generation_prompt is not False,
+            "continue_final_message": request.continue_final_message,
+        }
+        return msgspec.structs.replace(
+            rendered,
+            sampling_params=sampling,
+            reasoning_ended=True if off else None,
+            reasoning_parser_kwargs=ReasoningParserKwargs(kwargs),
+        )
 
     async def _finish(
         self,

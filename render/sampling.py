@@ -45,7 +45,6 @@ def sampling_params(
     *,
     prompt_tokens: int,
     max_model_len: int,
-    keep_special_tokens: bool = False,
 ) -> SamplingParams:
     """The parameters as they go on the wire; `max_tokens` and `temperature` are always set.
 
@@ -54,7 +53,6 @@ def sampling_params(
         defaults: the model's.
         prompt_tokens: length of the prompt, placeholders expanded.
         max_model_len: tokens of context.
-        keep_special_tokens: a parser needs them, whatever the request says.
 
     Raises:
         InvalidRequest: a value is out of range, or the prompt leaves no room.
@@ -88,7 +86,7 @@ def sampling_params(
             logprobs=logprobs,
             prompt_logprobs=request.prompt_logprobs,
             include_stop_str_in_output=request.include_stop_str_in_output,
-            skip_special_tokens=request.skip_special_tokens and not keep_special_tokens,
+            skip_special_tokens=request.skip_special_tokens,
             spaces_between_special_tokens=request.spaces_between_special_tokens,
             extra_args=extra or None,
             **{name: value for name, value in values.items() if value is not None},

@@ -67,7 +67,12 @@ class RenderServer:
         require_token_beyond_loopback(config.host, config.cluster_token)
         path = await asyncio.to_thread(resolve, config.model)
         self._renderer = await asyncio.to_thread(Renderer, config, path, self._metrics)
-        derenderer = await asyncio.to_thread(HfDerenderer, str(path))
+        derenderer = await asyncio.to_thread(
+            HfDerenderer,
+            str(path),
+            reasoning_parser=config.reasoning_parser,
+            tool_parser=config.tool_parser,
+        )
         ec = msgspec.structs.replace(
             config.ec, cluster_token=config.ec.cluster_token or config.cluster_token
         )

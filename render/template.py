@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from protocol.errors import InvalidRequest
+from render.checkpoint import template_source
 from render.messages import ContentFormat
 
 _PROBE = "triptych-probe"
@@ -26,7 +27,7 @@ class ChatTemplate:
         from transformers import AutoTokenizer
 
         self._tokenizer = AutoTokenizer.from_pretrained(str(path))
-        self._template = override if override is not None else self._default(path)
+        self._template = override if override is not None else template_source(path)
         self._formats: dict[str, ContentFormat] = {}
 
     @property
@@ -87,12 +88,6 @@ class ChatTemplate:
             raise InvalidRequest(f"the chat template failed: {e}", "messages") from None
         return str(text)
 
-    def _default(self, path: Path) -> str | None:
-        template = self._tokenizer.chat_template
-        if isinstance(template, dict):
-            template = template.get("default")
-        return template if isinstance(template, str) else _processor_template(path)
-
     def _probe(self, source: str) -> ContentFormat:
         messages = [{"role": "user", "content": [{"type": "text", "text": _PROBE}]}]
         try:
@@ -100,11 +95,3 @@ class ChatTemplate:
         except InvalidRequest:
             return "string"
         return "openai" if _PROBE in text and f"'text': '{_PROBE}'" not in text else "string"
-
-
-def _processor_template(path: Path) -> str | None:
-    """The template of older checkpoints, in chat_template.json."""
-    from render.checkpoint import read_json
-
-    template = read_json(path / "chat_template.json").get("chat_template")
-    return template if isinstance(template, str) else None

@@ -114,6 +114,7 @@ class Detokenizer:
         tokenizer: the model's.
         prompt_token_ids: the prompt, of which the last few tokens are context.
         skip_special_tokens: leave special tokens out of the text.
+        keep: special tokens that are text all the same.
     """
 
     def __init__(
@@ -122,11 +123,11 @@ class Detokenizer:
         prompt_token_ids: Sequence[int] = (),
         *,
         skip_special_tokens: bool = True,
+        keep: frozenset[int] = frozenset(),
     ) -> None:
         self._tokenizer = tokenizer
-        self._skip = skip_special_tokens
         self._table = token_table(tokenizer)
-        self._special = special_ids(tokenizer) if skip_special_tokens else frozenset()
+        self._special = special_ids(tokenizer) - keep if skip_special_tokens else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._window: list[int] = []
         self._emitted = 0
@@ -188,7 +189,7 @@ class Detokenizer:
         self._window, self._emitted, self._strip = list(window), emitted, bool(state["strip"])
 
     def _decode(self) -> str:
-        return self._tokenizer.decode(self._window, skip_special_tokens=self._skip)
+        return self._tokenizer.decode(self._window, skip_special_tokens=False)
 
 
 class StopStrings:

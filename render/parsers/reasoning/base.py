@@ -1,0 +1,37 @@
+"""What a reasoning parser is."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar, NamedTuple
+
+from render.parsers.state import PlainState
+
+
+class Split(NamedTuple):
+    """What a piece of text adds to the reasoning and to the answer."""
+
+    reasoning: str
+    content: str
+
+
+class ReasoningParser(PlainState):
+    """Separates a model's reasoning from its answer; one object per choice.
+
+    Args:
+        prompt_end: text of the end of the prompt, which may open the reasoning already.
+    """
+
+    tokens: ClassVar[tuple[str, ...]] = ()
+    """Special tokens that must be in the text."""
+
+    @abstractmethod
+    def __init__(self, prompt_end: str) -> None: ...
+
+    @abstractmethod
+    def push(self, text: str) -> Split:
+        """Take more text in order."""
+
+    @abstractmethod
+    def finish(self) -> Split:
+        """What was held back and is final now."""

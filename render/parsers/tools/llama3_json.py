@@ -1,0 +1,32 @@
+"""Llama 3: an answer that is nothing but `{"name": ..., "parameters": {...}}` objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from render.parsers.tools.base import ToolDelta
+from render.parsers.tools.marked_json import MarkedJson
+
+_TAG = "<|python_tag|>"
+
+
+class Llama3Json(MarkedJson):
+    """Objects from the first character on, or after `<|python_tag|>`."""
+
+    starts = (_TAG,)
+    tokens = starts
+
+    fields = (*MarkedJson.fields, "_begun")
+
+    def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
+        super().__init__(tools)
+        self._begun = False
+
+    def push(self, text: str) -> ToolDelta:
+        """Take more text in order."""
+        if not self._begun and text.strip():
+            self._begun = True
+            if text.lstrip()[0] == "{":
+                self._mode = "between"
+        return super().push(text)

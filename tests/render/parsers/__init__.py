@@ -1,0 +1,1 @@
+"""Tests of the parsers of reasoning and tool calls."""
