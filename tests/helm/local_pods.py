@@ -1,0 +1,306 @@
+"""The rendered pods as processes of this machine: a kubelet and an endpoint controller in small.
+
+Each pod gets a loopback address of its own, so that fixed ports do not clash. Environment,
+arguments, ConfigMaps, probes and preStop hooks are those of the manifests. Not reproduced: images,
+limits, security contexts, volumes other than ConfigMaps, DNS (the test hook's URL is resolved by
+`resolve`), network policies.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.helm.endpoints import Pod as Listed
+from tests.helm.endpoints import endpoint_slice
+from tests.helm.fake_api_server import FakeApiServer
+from tests.helm.rendering import Manifest, main_container, of_kind
+
+_PERIOD_S = 0.2
+
+
+@dataclass
+class LocalPod:
+    """One pod: its process and what probes found."""
+
+    name: str
+    address: str
+    spec: Manifest
+    process: subprocess.Popen[bytes]
+    log: Path
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    ready: bool = False
+    terminating: bool = False
+
+    @property
+    def component(self) -> str:
+        component: str = self.spec["metadata"]["labels"]["app.kubernetes.io/component"]
+        return component
+
+
+class LocalCluster:
+    """Runs the Deployments of rendered manifests against a fake API server while entered.
+
+    Args:
+        manifests: what the chart rendered.
+        api: where the EndpointSlices are written.
+        folder: for ConfigMaps and logs.
+    """
+
+    def __init__(self, manifests: list[Manifest], api: FakeApiServer, folder: Path) -> None:
+        self.manifests = manifests
+        self.pods: list[LocalPod] = []
+        self._api = api
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self._network = f"127.{64 + os.getpid() % 128}.{os.getpid() // 128 % 250}"
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._kubelet = threading.Thread(target=self._run)
+
+    def __enter__(self) -> LocalCluster:
+        for name, deployment in of_kind(self.manifests, "Deployment").items():
+            for _ in range(deployment["spec"].get("replicas", 1)):
+                self.start(name)
+        self._kubelet.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._kubelet.join()
+        for pod in self.pods:
+            pod.process.terminate()
+        for pod in self.pods:
+            try:
+                pod.process.wait(15)
+            except subprocess.TimeoutExpired:
+                pod.process.kill()
+                pod.process.wait()
+        if error is not None:
+            for pod in self.pods:
+                sys.stderr.write(f"--- {pod.name}\n{pod.log.read_text()[-3000:]}\n")
+
+    # --- what tests do ------------------------------------------------------------------------
+
+    def start(self, deployment: str) -> LocalPod:
+        """One more pod of a Deployment."""
+        template = of_kind(self.manifests, "Deployment")[deployment]["spec"]["template"]
+        number = next(self._numbers)
+        pod = self._start(f"{deployment}-{number}", f"{self._network}.{number}", template)
+        with self._lock:
+            self.pods.append(pod)
+        return pod
+
+    def delete(self, pod: LocalPod) -> int:
+        """As the kubelet does it: unlisted, preStop, the signal, the grace period; exit status."""
+        pod.terminating = True
+        self._list_endpoints()
+        hook = main_container(pod.spec)["lifecycle"]["preStop"]["exec"]["command"]
+        began = time.monotonic()
+        subprocess.run(hook, check=True)
+        pod.process.send_signal(signal.SIGTERM)
+        grace = pod.spec["spec"]["terminationGracePeriodSeconds"]
+        status = pod.process.wait(grace - (time.monotonic() - began))
+        with self._lock:
+            self.pods.remove(pod)
+        self._list_endpoints()
+        return status
+
+    def replace(self, pod: LocalPod) -> LocalPod:
+        """The node is gone: the process dies without a word, and the Deployment makes another."""
+        pod.process.kill()
+        pod.process.wait()
+        with self._lock:
+            self.pods.remove(pod)
+        self._list_endpoints()
+        return self.start(pod.name.rpartition("-")[0])
+
+    def of(self, component: str) -> list[LocalPod]:
+        """Pods of a component."""
+        return [pod for pod in self.pods if pod.component == component]
+
+    def wait_ready(self, component: str, count: int, seconds: float = 120.0) -> None:
+        """Wait until so many pods of a component are ready."""
+        until = time.monotonic() + seconds
+        while sum(pod.ready and not pod.terminating for pod in self.of(component)) != count:
+            dead = [pod for pod in self.pods if pod.process.poll() is not None]
+            assert not dead, f"{dead[0].name} ended:\n{dead[0].log.read_text()[-3000:]}"
+            assert time.monotonic() < until, f"{component} did not become ready"
+            time.sleep(_PERIOD_S)
+
+    def resolve(self, url: str) -> str:
+        """A URL with a Service's name, with an address and port of a ready pod instead."""
+        service, port = re.fullmatch(r"http://([a-z0-9-]+)\.[a-z0-9-]+\.svc:(\d+)", url).groups()  # type: ignore[union-attr]
+        spec = of_kind(self.manifests, "Service")[service]["spec"]
+        (target,) = [p["targetPort"] for p in spec["ports"] if str(p["port"]) == port]
+        (pod, *_) = [p for p in self.pods if p.ready and _selects(spec["selector"], p)]
+        return f"http://{pod.address}:{_port(pod, target)}"
+
+    def run_test_hook(self) -> subprocess.CompletedProcess[str]:
+        """What `helm test` does: the hook's pod to its end."""
+        (pod,) = [
+            p for p in of_kind(self.manifests, "Pod").values()
+            if p["metadata"]["annotations"].get("helm.sh/hook") == "test"
+        ]  # fmt: skip
+        container = main_container(pod)
+        environment = self._environment(pod, "127.0.0.1", "test")
+        environment["TRIPTYCH_URL"] = self.resolve(environment["TRIPTYCH_URL"])
+        return run_hook(container, environment, self._mounts(pod))
+
+    # --- kubelet and endpoint controller ------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_PERIOD_S):
+            with self._lock:
+                pods = list(self.pods)
+            before = [pod.ready for pod in pods]
+            for pod in pods:
+                pod.ready = pod.process.poll() is None and self._probe(pod, "readinessProbe")
+            if [pod.ready for pod in pods] != before:
+                self._list_endpoints()
+
+    def _probe(self, pod: LocalPod, which: str) -> bool:
+        probe = main_container(pod.spec)[which]
+        get = probe["httpGet"]
+        url = f"http://{pod.address}:{_port(pod, get['port'])}{get['path']}"
+        try:
+            with urllib.request.urlopen(url, timeout=probe["timeoutSeconds"]) as answer:
+                return bool(200 <= answer.status < 400)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _list_endpoints(self) -> None:
+        with self._lock:
+            for name, service in of_kind(self.manifests, "Service").items():
+                meta, spec = service["metadata"], service["spec"]
+                chosen = [pod for pod in self.pods if _selects(spec["selector"], pod)]
+                ports = {
+                    p["name"]: _port(pod, p["targetPort"]) for pod in chosen for p in spec["ports"]
+                }
+                listed = [
+                    Listed(pod.address, pod.uid, pod.ready and not pod.terminating, pod.terminating)
+                    for pod in chosen
+                ]
+                self._api.put(
+                    endpoint_slice(
+                        f"{name}-local",
+                        listed,
+                        ports,
+                        namespace=meta["namespace"],
+                        labels={**meta["labels"], "kubernetes.io/service-name": name},
+                    )
+                )
+
+    def _start(self, name: str, address: str, template: Manifest) -> LocalPod:
+        container = main_container(template)
+        environment = self._environment(template, address, name)
+        command = localized(
+            [*container["command"], *container["args"]], environment, self._mounts(template)
+        )
+        log = self._folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+        return LocalPod(name, address, template, process, log)
+
+    def _environment(self, pod: Manifest, address: str, name: str) -> dict[str, str]:
+        fields = {"status.podIP": address, "metadata.name": name}
+        environment = local_environment()
+        for entry in main_container(pod)["env"]:
+            source = entry.get("valueFrom", {})
+            if "fieldRef" in source:
+                value = fields[source["fieldRef"]["fieldPath"]]
+            elif "secretKeyRef" in source:
+                key = source["secretKeyRef"]
+                data = of_kind(self.manifests, "Secret")[key["name"]]["data"]
+                value = base64.b64decode(data[key["key"]]).decode()
+            else:
+                value = entry["value"]
+            environment[entry["name"]] = value
+        return environment
+
+    def _mounts(self, pod: Manifest) -> dict[str, str]:
+        """Where the pod sees a ConfigMap -> where it is here."""
+        found = {}
+        volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
+        for mount in main_container(pod)["volumeMounts"]:
+            source = volumes[mount["name"]].get("configMap")
+            if source is not None:
+                found[mount["mountPath"]] = str(self._write(source["name"]))
+        return found
+
+    def _write(self, name: str) -> Path:
+        config = of_kind(self.manifests, "ConfigMap")[name]
+        folder = self._folder / f"configmap-{name}"
+        folder.mkdir(exist_ok=True)
+        for file, text in config.get("data", {}).items():
+            (folder / file).write_text(text)
+        for file, data in config.get("binaryData", {}).items():
+            (folder / file).write_bytes(base64.b64decode(data))
+        return folder
+
+
+def run_hook(
+    container: Manifest, environment: dict[str, str], mounts: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """A container that runs to its end."""
+    visible = {name: localized([value], {}, mounts)[0] for name, value in environment.items()}
+    command = localized(container["command"], environment, mounts)
+    return subprocess.run(
+        command, env=visible, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def local_environment() -> dict[str, str]:
+    """What an image brings: a PATH with our commands, and this session's own marks."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    kept = {k: v for k, v in os.environ.items() if k.startswith(("TEST_SESSION", "OMP_", "LD_"))}
+    return {**kept, "PATH": path}
+
+
+def localized(command: list[Any], environment: dict[str, str], mounts: dict[str, str]) -> list[str]:
+    """$(NAME) expanded as the kubelet does, and mounted files where they are here."""
+    expanded = []
+    for part in map(str, command):
+        text = re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], part)
+        for inside, outside in mounts.items():
+            if text.startswith(f"{inside}/"):
+                text = outside + text.removeprefix(inside)
+        expanded.append(text)
+    with contextlib.suppress(FileNotFoundError):
+        here = Path(sys.executable).parent / expanded[0]
+        if here.exists():
+            expanded[0] = str(here)
+    return expanded
+
+
+def _selects(selector: dict[str, str], pod: LocalPod) -> bool:
+    return selector.items() <= pod.spec["metadata"]["labels"].items()
+
+
+def _port(pod: LocalPod, name: str | int) -> int:
+    if isinstance(name, int):
+        return name
+    ports = {p["name"]: p["containerPort"] for p in main_container(pod.spec)["ports"]}
+    return int(ports[name])
