@@ -139,8 +139,8 @@ async def _ask(http: httpx.AsyncClient, url: str, request: Prepared) -> Timing:
     except httpx.HTTPError as failure:
         error = f"{type(failure).__name__}: {failure}"
     ended = time.perf_counter()
-    if not error and not first:
-        error = "no words came"
+    if not error and not tokens:
+        error = "the stream ended early"
     return Timing(
         (first or ended) - began,
         (last - first) / (tokens - 1) if tokens > 1 else None,

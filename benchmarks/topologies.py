@@ -1,4 +1,9 @@
-"""The three ways to serve one model on one machine, as processes with equally many threads."""
+"""The three ways to serve one model on one machine, with equally many threads.
+
+Every worker has one thread, so a budget of three threads is three `all` replicas, or one encode and
+two prefill_decode replicas, or one of each of the three roles. Threads inside a worker would be
+compared with processes otherwise, which says more about the machine than about the split.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "E+PD": ("encode", "prefill_decode"),
     "E+P+D": ("encode", "prefill", "decode"),
 }
-"""Topology -> its workers, one replica each."""
+"""Topology -> the roles of its workers."""
 
 FEWEST_THREADS = max(len(roles) for roles in ROLES.values())
 
@@ -70,10 +75,11 @@ def running(directory: Path, threads: int, model: str = "demo") -> Iterator[Flee
         render = processes.render(model=model, served_model_name=MODEL)
         workers = {
             name: {
-                role: processes.worker(
-                    role, f"{name}-{role}", model, threads=count, served_model_name=MODEL
+                f"{role} {index}": processes.worker(
+                    role, f"{name}-{role}-{index}", model, threads=1, served_model_name=MODEL
                 )
                 for role, count in share(threads, roles).items()
+                for index in range(count)
             }
             for name, roles in ROLES.items()
         }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
 import openai
@@ -12,6 +15,7 @@ import pytest
 from examples.drawings import Example, Kind
 from tests.cluster.asking import chat, message, unseen
 from tests.cluster.fleet import MODEL, TOPOLOGIES, Fleet
+from tests.cluster.processes import ROOT
 
 
 @pytest.fixture(params=TOPOLOGIES)
@@ -165,6 +169,25 @@ def test_a_completion_of_a_prompt(client: openai.OpenAI) -> None:
         model=MODEL, prompt=prompt, max_tokens=40, temperature=0, stream=True
     )
     assert "".join(c.choices[0].text for c in chunks if c.choices) == answer.choices[0].text
+
+
+@pytest.mark.parametrize("options", [[], ["--stream"]], ids=["whole", "stream"])
+def test_the_chat_example_prints_the_answer(
+    fleet: Fleet, tmp_path: Path, options: list[str]
+) -> None:
+    files = []
+    for index, image in enumerate(FOUR.images):
+        files.append(str(tmp_path / f"{index}.png"))
+        image.save(files[-1])
+    arguments = ["--url", f"{fleet.url()}/v1", "--prompt", FOUR.prompt, *options, *files]
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.chat_with_image", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{FOUR.answer}\n"
 
 
 def test_the_model_is_listed(client: openai.OpenAI) -> None:
