@@ -128,6 +128,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 f"got {self.min_tokens}.",
             ),
             (
+                self.stream_interval is not None and self.stream_interval < 1,
+                f"stream_interval must be at least 1, got {self.stream_interval}.",
+            ),
+            (
                 self.logprobs is not None and self.logprobs < -1,
                 f"logprobs must be non-negative or -1, got {self.logprobs}.",
             ),

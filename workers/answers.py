@@ -193,6 +193,33 @@ class Answer:
         )
 
 
+class Pacer:
+    """`stream_interval`: events of so many tokens, but the first and the last at once.
+
+    Args:
+        every: tokens of an event.
+    """
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._held: dict[int, ChoiceDelta] = {}
+        self._begun: set[int] = set()
+
+    def push(self, index: int, part: ChoiceDelta) -> ChoiceDelta | None:
+        """What to send of a choice now that `part` is there."""
+        held = self._held.pop(index, None)
+        whole = part if held is None else held.followed_by(part)
+        if (
+            whole.finish_reason is None
+            and index in self._begun
+            and len(whole.token_ids) < self._every
+        ):
+            self._held[index] = whole
+            return None
+        self._begun.add(index)
+        return whole
+
+
 def _placeholders(request: GenerateRequest) -> dict[str, list[Any]] | None:
     if request.features is None:
         return None

@@ -20,7 +20,7 @@ from workers.encoder import EncoderQueue
 from workers.engine import Engine
 from workers.fingerprint import fingerprint
 from workers.generation import Generator
-from workers.handoff import HostKvTransfer
+from workers.handoff import HostKvTransfer, KvTransfer, StagedKvTransfer
 from workers.kv_buffer import KvBuffer
 from workers.kv_cache import BlockPool
 from workers.media import MediaLoader
@@ -136,7 +136,6 @@ def _assemble(
         publisher = Publisher(model.adapter, connector, encoder, model.dtype, metrics)
     if kv is not None:
         digest = model.fingerprint.digest
-        region = connector.register("kv", as_buffer(kv.tensor))
         generator = Generator(
             model.adapter,
             engine,
@@ -151,12 +150,22 @@ def _assemble(
                 metrics,
             ),
             kv,
-            HostKvTransfer(connector, engine, kv, region, digest),
+            kv_transfer(config, connector, engine, kv, digest),
             Limits((config.model_name,), max_len, config.max_num_seqs, config.seed),
             config.max_queued_requests,
             metrics,
         )
     return Parts(connector, engine, encoder, publisher, scheduler, pool, generator, max_len)
+
+
+def kv_transfer(
+    config: WorkerConfig, connector: EcConnector, engine: Engine, kv: KvBuffer, digest: str
+) -> KvTransfer:
+    """How KV blocks travel: from the cache itself where that is in host memory."""
+    if kv.tensor.device.type != "cpu":
+        return StagedKvTransfer(connector, engine, kv, config.kv_staging_bytes, digest)
+    region = connector.register("kv", as_buffer(kv.tensor))
+    return HostKvTransfer(connector, engine, kv, region, digest)
 
 
 def _kv_buffer(

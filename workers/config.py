@@ -32,6 +32,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         threads: torch threads of the model's thread, 0 for torch's default.
         max_model_len: tokens of context, 0 for the model's.
         kv_bytes: size of the KV cache.
+        kv_staging_bytes: host memory through which KV blocks are handed over where the cache is in
+            device memory.
         block_size: tokens per KV block; all replicas of a cluster must agree.
         max_num_seqs: choices that run at once.
         max_num_batched_tokens: tokens of one step; longer prompts are prefilled in chunks.
@@ -66,6 +68,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     threads: int = 0
     max_model_len: int = 0
     kv_bytes: int = 256 * 2**20
+    kv_staging_bytes: int = 2**30
     block_size: int = 16
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048

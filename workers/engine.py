@@ -23,12 +23,12 @@ from protocol.errors import InternalError, TriptychError
 from protocol.generate import TokenLogprob
 from telemetry.workers import WorkerMetrics
 from workers.runner import ModelRunner, Prompt
-from workers.scheduler import (
+from workers.scheduler import Scheduler
+from workers.step import (
     BlocksReady,
     Event,
     MediaMissing,
     PrefillDone,
-    Scheduler,
     Step,
     TokenSampled,
     WorkDone,
@@ -180,6 +180,21 @@ class Engine:
         """Free the blocks of a finished prefill; unknown ids are ignored."""
         self._commands.put(lambda: self._decoder()[0].release(work_id))
 
+    async def call(self, work: Callable[[], None]) -> None:
+        """Do something between two steps, and wait until it is done; raises what it raises."""
+        done: asyncio.Future[None] = self._loop.create_future()
+
+        def command() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller
+                self._loop.call_soon_threadsafe(_settle, done, error)
+            else:
+                self._loop.call_soon_threadsafe(_settle, done, None)
+
+        self._commands.put(command)
+        await done
+
     def wake(self) -> None:
         """The encoder has work."""
         self._commands.put(_nothing)
@@ -294,6 +309,14 @@ class Engine:
         for sink, messages in batch:
             sink(messages)
         self.on_change()
+
+
+def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    if not done.done():
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
 
 
 def _nothing() -> None:

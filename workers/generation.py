@@ -140,7 +140,9 @@ class Generator:
                     elif isinstance(message, Pinned):
                         params = None
                         if message.blocks:
-                            params = self._offer(running, message.blocks, tuple(first), lease_s)
+                            params = await self._offer(
+                                running, message.blocks, tuple(first), lease_s
+                            )
                         return Prefilled(deltas, params, running.usage)
 
     @asynccontextmanager
@@ -289,10 +291,10 @@ class Generator:
             raise
         raise InternalError("an item is missing and nobody knows why")
 
-    def _offer(
+    async def _offer(
         self, running: Running, blocks: list[int], first: tuple[int, ...], lease_s: float
     ) -> dict[str, object]:
-        source = self._transfer.offer(running.work.id, blocks, lease_s)
+        source = await self._transfer.offer(running.work.id, blocks, lease_s)
         running.offered = True
         return kv_params(
             KvHandoff(

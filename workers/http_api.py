@@ -27,7 +27,7 @@ from serving.http import SSE_DONE, json_response, read_json, require_scale_out, 
 from telemetry.metrics import exposition
 from telemetry.workers import WorkerMetrics
 from workers.admission import check_model
-from workers.answers import ID_PREFIX, Answer
+from workers.answers import ID_PREFIX, Answer, Pacer
 from workers.config import WorkerConfig
 from workers.disconnect import Disconnected, EventStream, until_disconnect
 from workers.generation import Generator
@@ -222,10 +222,13 @@ class WorkerApi:
                 with counted(self._metrics, "generate", "decode"):
                     async with self._language().run(asked, deadline) as run:
                         answer = self._start(asked, run.stop)
+                        pacer = Pacer(asked.sampling_params.stream_interval or 1)
                         async for delta in run:
-                            if (said := answer.add(delta)) is not None:
+                            said = answer.add(delta)
+                            due = None if said is None else pacer.push(delta.index, said)
+                            if due is not None:
                                 started = True
-                                yield sse(answer.chunk(delta.index, said))
+                                yield sse(answer.chunk(delta.index, due))
             if asked.stream_options is not None and asked.stream_options.include_usage:
                 yield sse(answer.usage_event())
         except TriptychError as error:

@@ -33,6 +33,7 @@ class KvBuffer:
         device: torch.device,
         memory: torch.Tensor | None = None,
     ) -> None:
+        self._shape = shape
         self.block_size = block_size
         self.num_blocks = num_blocks
         sizes = (num_blocks, shape.layers, block_size, 2, shape.kv_heads, shape.head_dim)
@@ -42,6 +43,13 @@ class KvBuffer:
             self.tensor = memory.view(dtype).view(sizes)
         self.layers = [self.tensor[:, layer] for layer in range(shape.layers)]
         self.block_nbytes = self.tensor[0].nbytes
+
+    def over(self, memory: torch.Tensor) -> KvBuffer:
+        """A buffer of the same blocks over other memory, as many as fit."""
+        count = memory.nbytes // self.block_nbytes
+        return KvBuffer(
+            self._shape, count, self.block_size, self.tensor.dtype, memory.device, memory
+        )
 
     @staticmethod
     def nbytes_per_block(shape: ModelShape, block_size: int, dtype: torch.dtype) -> int:

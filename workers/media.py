@@ -41,13 +41,15 @@ class MediaItem:
         ref: what the request says about it.
         layout: its grid and rows.
         ec: where its embedding is, None where it must be encoded here.
-        fields: its decoded pixels, where they came inline.
+        fields: its content, where its pixels came inline.
+        pixels: the same for the tower, where it is certain that it must be encoded here.
     """
 
     ref: ItemRef
     layout: ItemLayout
     ec: EcItem | None
     fields: dict[str, codec.Field] | None
+    pixels: EncoderInput | None = None
 
 
 class MediaLoader:
@@ -161,9 +163,12 @@ class MediaLoader:
                 f"features.mm_placeholders.{ref.modality}.{ref.index}",
                 items=(ref.mm_hash,),
             )
-        if pixels is not None and self._encoder is not None:
-            self._adapter.encoder_input(layout, fields, where)
-        return MediaItem(ref, layout, known, fields if pixels is not None else None)
+        if pixels is None:
+            return MediaItem(ref, layout, known, None)
+        if known is None:
+            item = self._adapter.encoder_input(layout, fields, where)
+            return MediaItem(ref, layout, None, fields, item)
+        return MediaItem(ref, layout, known, fields)
 
     async def _layout(
         self,
@@ -232,7 +237,7 @@ class MediaLoader:
             raise InvalidRequest("this worker has no vision tower", "features")
         where = f"features.{item.ref.modality}.{item.ref.index}"
         if item.fields is not None:
-            pixels = self._adapter.encoder_input(item.layout, item.fields, where)
+            pixels = item.pixels or self._adapter.encoder_input(item.layout, item.fields, where)
             self._metrics.encoder_input_bytes.labels("inline").inc(pixels.pixels.nbytes)
         elif item.ref.handle is not None:
             pixels = await fetch_pixels(

@@ -16,7 +16,7 @@ from ec_connector.connector import EcConnector
 from ec_connector.torch_adapter import as_buffer
 from protocol import items as codec
 from protocol.deadline import Deadline
-from protocol.errors import InvalidRequest, TransferError, TriptychError
+from protocol.errors import InvalidRequest, TransferError, TriptychError, Unavailable
 from protocol.rpc import (
     EncodeCall,
     Encoded,
@@ -67,6 +67,7 @@ class Publisher:
         self._metrics = metrics
         self._flights: SingleFlight[ItemKey, EcItem] = SingleFlight()
         self._promises = Promises()
+        self.draining = False
 
     @property
     def open(self) -> int:
@@ -77,8 +78,10 @@ class Publisher:
         """Say of each item whether it is here, comes here, or is encoded elsewhere.
 
         Raises:
+            Unavailable: this worker drains.
             TransferError: an item's form is invalid.
         """
+        self._refuse_if_draining()
         return Reserved([self._reserve(item, call) for item in call.items])
 
     def _reserve(self, item: ReserveItem, call: ReserveCall) -> Reservation:
@@ -108,12 +111,18 @@ class Publisher:
         Raises:
             TransferError: retryable; names every item that failed for such a reason.
             InvalidRequest: an item is not one of this model, or gives another number of rows.
+            Unavailable: this worker drains.
         """
+        self._refuse_if_draining()
         results = await asyncio.gather(
             *(self._item(item, call, deadline) for item in call.items), return_exceptions=True
         )
         done = raise_together(results)
         return Encoded([item for item, _ in done], [reused for _, reused in done])
+
+    def _refuse_if_draining(self) -> None:
+        if self.draining:
+            raise Unavailable("this worker is draining")
 
     async def _item(
         self, item: EncodeItem, call: EncodeCall, deadline: Deadline

@@ -15,7 +15,7 @@ from workers.adapters.base import Int64Array, LanguageModel, ModelShape
 from workers.kv_buffer import KvBuffer
 from workers.paged_attention import plan_layout
 from workers.sampler import Draw, sample
-from workers.scheduler import Chunk, Step
+from workers.step import Chunk, Step
 from workers.work import SequenceState
 
 

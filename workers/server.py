@@ -97,6 +97,8 @@ class WorkerServer:
         if parts is not None:
             if parts.generator is not None:
                 parts.generator.draining = True
+            if parts.publisher is not None:
+                parts.publisher.draining = True
             self._status.touch()
             await _until(lambda: _idle(parts), deadline)
         if self._rpc is not None:

@@ -24,6 +24,20 @@ class ChoiceDelta(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
     stop_reason: int | str | None
 
+    def followed_by(self, later: ChoiceDelta) -> ChoiceDelta:
+        """Both as one."""
+        logprobs = self.logprobs or later.logprobs
+        if self.logprobs is not None and later.logprobs is not None:
+            logprobs = Logprobs(self.logprobs.content + later.logprobs.content)
+        text = None if later.text is None else (self.text or "") + later.text
+        return ChoiceDelta(
+            self.token_ids + later.token_ids,
+            text,
+            logprobs,
+            later.finish_reason,
+            later.stop_reason,
+        )
+
 
 class TextOutput:
     """One choice of a request.

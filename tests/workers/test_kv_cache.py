@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -138,3 +139,4 @@ class Pool(RuleBasedStateMachine):
 
 
 TestPool = Pool.TestCase
+TestPool.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

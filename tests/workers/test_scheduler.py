@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workers.kv_cache import BlockPool
-from workers.scheduler import (
+from workers.scheduler import Scheduler
+from workers.step import (
     BlocksReady,
     Event,
     MediaMissing,
     PrefillDone,
-    Scheduler,
     Step,
     TokenSampled,
     WorkDone,

@@ -157,7 +157,7 @@ class QwenVlAdapter(Adapter):
                 positions[:, start:token] = part + position
                 position += max(layout.grid[1], layout.grid[2]) // self.merge
         positions[:, token:] = np.arange(position, position + num_tokens - token)
-        return positions, position - token
+        return positions, int(positions.max()) + 1 - num_tokens
 
     def _runs(
         self, placeholder: PlaceholderRange, layout: ItemLayout
