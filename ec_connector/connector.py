@@ -23,7 +23,8 @@ from ec_connector.descriptors import Gate, Signer, check_form
 from ec_connector.handshake import Secret
 from ec_connector.holder import STORE_REGION, Holder
 from ec_connector.keys import belongs_to, item_key
-from ec_connector.regions import Region, SharedMemory, address_of
+from ec_connector.memory import Memory
+from ec_connector.regions import Region
 from ec_connector.server import ExchangeServer
 from ec_connector.transports import load
 from ec_connector.transports.base import Context, Transport
@@ -74,17 +75,17 @@ class EcConnector:
             fingerprint, self._epoch, config.capacity_bytes, config.lease_s, self._metrics
         )
         self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="ec")
-        self._memories: list[SharedMemory] = []
-        self._regions: dict[int, Region] = {}
-        self._offered: dict[int, tuple[str, ...]] = {}  # transports by region
         self._transports: dict[str, Transport] = {}
+        self._memory = Memory(self._transports)
         secret = Secret(config.cluster_token)
-        self._server = ExchangeServer(config, secret, self._holder, self._regions, self._transports)
+        self._server = ExchangeServer(
+            config, secret, self._holder, self._memory.regions, self._transports
+        )
         self._context = Context(
             config, secret, self._epoch, fingerprint, self._executor, self._server.announce
         )
         self._consumer = Consumer(
-            self._context, self._holder, self._regions, self._transports, self._metrics
+            self._context, self._holder, self._memory.regions, self._transports, self._metrics
         )
         self._port = 0
         self._stopped = False
@@ -148,7 +149,7 @@ class EcConnector:
         if not self._config.transports:
             started.sort(key=lambda transport: transport.rank)
         self._transports.update((transport.name, transport) for transport in started)
-        self._add_region("store", self.allocate(self._config.capacity_bytes))
+        self._memory.add("store", self.allocate(self._config.capacity_bytes))
         for transport in started:
             await transport.ready()
         self._port = await self._server.start()
@@ -169,10 +170,7 @@ class EcConnector:
             await transport.stop()
         self._holder.stop()
         self._executor.shutdown(wait=True)
-        self._regions.clear()
-        for memory in self._memories:
-            memory.close()
-        self._memories.clear()
+        self._memory.close()
 
     # ---- producer
 
@@ -199,7 +197,7 @@ class EcConnector:
         form = (nbytes, shape, dtype)
         entry, fresh = await self._holder.begin(mm_hash, form, salt, until)
         if fresh:
-            region = self._regions[STORE_REGION]
+            region = self._memory.regions[STORE_REGION]
             destination = region.buffer[entry.offset : entry.offset + nbytes]
             try:
                 await run(self._executor, nbytes, lambda: copy(source, destination))
@@ -253,9 +251,11 @@ class EcConnector:
 
     def allocate(self, nbytes: int) -> memoryview:
         """Zeroed memory that every transport can read from; it lives until `stop`."""
-        memory = SharedMemory(nbytes)
-        self._memories.append(memory)
-        return memory.buffer[:nbytes]
+        return self._memory.allocate(nbytes)
+
+    def prefault(self) -> None:
+        """Take all pages of allocated memory now (a second per few GiB), so that no item pays."""
+        self._memory.prefault()
 
     def register(self, name: str, buffer: memoryview) -> Region:
         """Take in writable memory to offer from and receive into, for example a KV cache.
@@ -267,7 +267,7 @@ class EcConnector:
         """
         if buffer.readonly or not buffer.c_contiguous:
             raise InvalidRequest(f"region {name} must be writable and contiguous", name)
-        region = self._add_region(name, as_bytes(buffer))
+        region = self._memory.add(name, as_bytes(buffer))
         self._server.announce()
         return region
 
@@ -393,21 +393,7 @@ class EcConnector:
                 shape=tuple(shape),
                 dtype=dtype,
                 nbytes=nbytes,
-                transports=self._offered[region],
+                transports=self._memory.transports_of(region),
                 expires_at=expires_at,
             )
         )
-
-    def _add_region(self, name: str, buffer: memoryview) -> Region:
-        address = address_of(buffer)
-        memory, offset = None, 0
-        for candidate in self._memories:
-            start = address_of(candidate.buffer)
-            if start <= address and address + buffer.nbytes <= start + candidate.nbytes:
-                memory, offset = candidate, address - start
-        region = Region(len(self._regions), name, buffer, address, memory, offset)
-        self._regions[region.id] = region
-        self._offered[region.id] = tuple(
-            name for name, transport in self._transports.items() if transport.add_region(region)
-        )
-        return region

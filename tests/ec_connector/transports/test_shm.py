@@ -26,7 +26,7 @@ async def test_the_consumer_looks_at_the_producers_own_memory(make: MakeConnecto
     producer, consumer = await make(transports=("shm",)), await make(transports=("shm",))
     item = await publish(producer, 1, 4096)
     async with consumer.fetch(item, Deadline.after(5)) as got:
-        producer._regions[0].buffer[:4] = b"seen"  # the first entry is at the beginning
+        producer._memory.regions[0].buffer[:4] = b"seen"  # the first entry is at the beginning
         assert bytes(got.data[:4]) == b"seen"
         with pytest.raises(TypeError):
             got.data[0] = 0

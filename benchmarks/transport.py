@@ -1,0 +1,247 @@
+"""Moving bytes between two processes: our transports beside what they could be replaced with.
+
+    python -m benchmarks.transport [--json FILE] [--check] [--only NAME ...] [--quick]
+
+Every system serves in one process and measures in another, pinned to a core each; the passes are
+interleaved so that a busy moment of the machine does not fall on one system alone, and the best
+pass counts. Times are of a round: 1 or 8 items in flight, from asking to holding them all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.transport_systems.base import median
+
+ROOT = Path(__file__).resolve().parents[1]
+MIB = 2**20
+SIZES = (64 * 1024, MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+IN_FLIGHT = (1, 8)
+_LARGEST_ROUND = 512 * MIB
+_ANSWER_S = 300
+
+
+@dataclass(frozen=True)
+class System:
+    """One row: a module of `transport_systems`, with what its processes get."""
+
+    name: str
+    module: str
+    environment: dict[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+
+
+SYSTEMS = (
+    System("memcpy", "memcpy"),
+    System("sockets", "sockets"),
+    System("zeromq", "zeromq"),
+    System("safetensors /dev/shm", "safetensors_file"),
+    System("raw nixl", "nixl_raw"),
+    System("raw nixl, tcp only", "nixl_raw", {"UCX_TLS": "tcp"}),
+    System("raw ucxx", "ucxx_raw"),
+    System("raw ucxx, tcp only", "ucxx_raw", {"UCX_TLS": "tcp"}),
+    System("mooncake tcp", "mooncake"),
+    System("ours: shm", "ours", {"BENCH_TRANSPORT": "shm"}),
+    System("ours: nixl", "ours", {"BENCH_TRANSPORT": "nixl"}),
+    System("ours: ucx", "ours", {"BENCH_TRANSPORT": "ucx"}),
+    System("ours: tcp", "ours", {"BENCH_TRANSPORT": "tcp"}),
+)
+
+Figures = dict[str, dict[tuple[int, int], float]]
+
+
+class Failed(Exception):
+    """A system did not answer; the message says what it wrote last."""
+
+
+class Process:
+    """One end of a system."""
+
+    def __init__(self, system: System, side: str, settings: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [system.python, "-m", f"benchmarks.transport_systems.{system.module}", side],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "UCX_WARN_UNUSED_ENV_VARS": "n",
+                **system.environment,
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(settings) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("@"):
+                return json.loads(line[1:])
+        assert self._process.stderr is not None
+        lines = self._process.stderr.read().strip().splitlines() or ["it said nothing"]
+        raise Failed(lines[-1])
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def measure(
+    system: System, cases: list[tuple[int, int]], seconds: float, cores: tuple[int, int] | None
+) -> dict[tuple[int, int], float]:
+    """The median round of each case."""
+    settings = {"cases": cases, "seconds": seconds, "address": None}
+    server = Process(system, "serve", {**settings, "core": cores[0] if cores else None})
+    try:
+        address = server.answer()["address"]
+        client = Process(
+            system,
+            "measure",
+            {**settings, "core": cores[1] if cores else None, "address": address},
+        )
+        try:
+            rounds = client.answer()["rounds"]
+        finally:
+            client.end()
+    finally:
+        server.end()
+    return {case: median(seconds) for case, seconds in zip(cases, rounds, strict=True)}
+
+
+def compare(
+    systems: list[System], cases: list[tuple[int, int]], seconds: float, passes: int
+) -> tuple[Figures, dict[str, str]]:
+    """The best pass of each system and case, and why systems are missing."""
+    available = sorted(os.sched_getaffinity(0))
+    cores = (available[0], available[1]) if len(available) > 1 else None
+    best: Figures = {}
+    missing: dict[str, str] = {}
+    for number in range(passes):
+        for system in systems:
+            if system.name in missing:
+                continue
+            print(f"pass {number + 1} of {passes}: {system.name}", file=sys.stderr)
+            try:
+                figures = measure(system, cases, seconds, cores)
+            except (Failed, OSError) as error:
+                missing[system.name] = str(error)
+                best.pop(system.name, None)
+                continue
+            seen = best.setdefault(system.name, figures)
+            for case, value in figures.items():
+                seen[case] = min(seen[case], value)
+    return best, missing
+
+
+def checks(figures: Figures) -> list[report.Check]:
+    """The bounds that our transports keep against what they stand beside."""
+    found: list[report.Check] = []
+
+    def at_least(name: str, base: str, cases: list[tuple[int, int]], bound: float) -> None:
+        for case in cases:
+            if name in figures and base in figures and case in figures[name]:
+                share = figures[base][case] / figures[name][case]
+                found.append(report.Check(f"{name} / {base}, {label(case)}", share, bound))
+
+    cases = list(next(iter(figures.values()), {}))
+    large = [(size, many) for size, many in cases if size >= 16 * MIB and many == 1]
+    at_least("ours: tcp", "sockets", large, 0.95)
+    at_least("ours: tcp", "raw nixl, tcp only", large, 2.5)
+    at_least("ours: nixl", "raw nixl", large, 0.9)
+    at_least("ours: ucx", "raw ucxx", large, 0.9)
+    eight = [(size, many) for size, many in cases if size >= 16 * MIB and many == 8]
+    at_least("ours: tcp", "sockets", eight, 0.9)
+    for name, base in (("tcp", "sockets"), ("nixl", "raw nixl"), ("ucx", "raw ucxx")):
+        ours, raw = figures.get(f"ours: {name}", {}), figures.get(base, {})
+        if (MIB, 1) in ours and (MIB, 1) in raw:
+            added = (ours[MIB, 1] - raw[MIB, 1]) * 1e6
+            found.append(
+                report.Check(f"ours: {name} - {base}, 1 MiB, us", added, 250, at_least=False)
+            )
+    for case, value in figures.get("ours: shm", {}).items():
+        if case[1] == 1:
+            what = f"ours: shm, {label(case)}, us"
+            found.append(report.Check(what, value * 1e6, 400, at_least=False))
+    return found
+
+
+def label(case: tuple[int, int]) -> str:
+    """A case in words."""
+    size, many = case
+    name = f"{size // MIB} MiB" if size >= MIB else f"{size // 1024} KiB"
+    return name if many == 1 else f"{many} x {name}"
+
+
+def show(figures: Figures, missing: dict[str, str]) -> None:
+    """Times and, below them, how many times the plain socket each system is."""
+    cases = list(next(iter(figures.values()), {}))
+    head = ["microseconds per round", *(label(case) for case in cases)]
+    rows = [[name, *(f"{row[c] * 1e6:,.0f}" for c in cases)] for name, row in figures.items()]
+    print(report.table(head, rows))
+    if "sockets" in figures:
+        base = figures["sockets"]
+        head = ["times as fast as sockets", *head[1:]]
+        rows = [
+            [name, *(f"{base[c] / row[c]:.2f}" for c in cases)] for name, row in figures.items()
+        ]
+        print()
+        print(report.table(head, rows))
+    for name, why in missing.items():
+        print(f"{name}: not measured: {why}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--check", action="store_true", help="fail where a bound is not kept")
+    parser.add_argument("--only", nargs="+", default=[], help="names of systems, or parts of them")
+    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.5, help="per case and pass")
+    parser.add_argument("--quick", action="store_true", help="one short pass up to 16 MiB")
+    arguments = parser.parse_args()
+    limit = 16 * MIB if arguments.quick else SIZES[-1]
+    cases = [
+        (size, many)
+        for many in IN_FLIGHT
+        for size in SIZES
+        if size <= limit and size * many <= _LARGEST_ROUND
+    ]
+    systems = [s for s in SYSTEMS if not arguments.only or any(o in s.name for o in arguments.only)]
+    passes, seconds = (1, 0.1) if arguments.quick else (arguments.passes, arguments.seconds)
+    figures, missing = compare(systems, cases, seconds, passes)
+    show(figures, missing)
+    bounds = checks(figures)
+    if arguments.json is not None:
+        plain = {
+            name: {label(case): value for case, value in row.items()}
+            for name, row in figures.items()
+        }
+        settings = {"passes": passes, "seconds": seconds, "missing": missing}
+        report.write(arguments.json, "transport", settings, plain, bounds)
+    return report.exit_status(bounds, enforced=arguments.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The regions of one process and which transports can read each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ec_connector.regions import Region, SharedMemory, address_of
+from ec_connector.transports.base import Transport
+
+
+class Memory:
+    """Allocates memory and registers regions; region 0 is the store's.
+
+    Args:
+        transports: filled before the first region is added.
+    """
+
+    def __init__(self, transports: Mapping[str, Transport]) -> None:
+        self.regions: dict[int, Region] = {}
+        self._transports = transports
+        self._offered: dict[int, tuple[str, ...]] = {}
+        self._allocated: list[SharedMemory] = []
+
+    def allocate(self, nbytes: int) -> memoryview:
+        """Zeroed memory that every transport can read from."""
+        memory = SharedMemory(nbytes)
+        self._allocated.append(memory)
+        return memory.buffer[:nbytes]
+
+    def add(self, name: str, buffer: memoryview) -> Region:
+        """Register writable memory, from `allocate` or anybody's."""
+        address = address_of(buffer)
+        memory, offset = None, 0
+        for candidate in self._allocated:
+            start = address_of(candidate.buffer)
+            if start <= address and address + buffer.nbytes <= start + candidate.nbytes:
+                memory, offset = candidate, address - start
+        region = Region(len(self.regions), name, buffer, address, memory, offset)
+        self.regions[region.id] = region
+        self._offered[region.id] = tuple(
+            name for name, transport in self._transports.items() if transport.add_region(region)
+        )
+        return region
+
+    def transports_of(self, region: int) -> tuple[str, ...]:
+        """Names of the transports that can read the region, best first."""
+        return self._offered[region]
+
+    def prefault(self) -> None:
+        """Take all pages now, so that no item pays for them."""
+        for memory in self._allocated:
+            np.frombuffer(memory.buffer, np.uint8)[::4096] |= 0
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.regions.clear()
+        for memory in self._allocated:
+            memory.close()
+        self._allocated.clear()
