@@ -1,0 +1,274 @@
+"""Each family on a tiny checkpoint: fields, tokens and rows against its own processor."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from protocol.errors import InvalidRequest
+from protocol.items import Batched, Flat, Tensor, decode, encode, metadata_of
+from render.checkpoint import open_checkpoint
+from render.families import TABLE, create
+from render.families.base import Family, Processed
+from render.families.text_only import TextOnly
+from tests.render import checkpoints
+from tests.render.checkpoints import write
+
+WIDE = Image.fromarray(np.random.default_rng(3).integers(0, 255, (48, 96, 3), np.uint8))
+RESCALE = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+
+def made(path: Path, special: list[str], config: dict[str, Any], **files: dict[str, Any]) -> Family:
+    """A family on a checkpoint whose config names tokens as `@token`."""
+    path.mkdir(exist_ok=True)
+    ids = checkpoints.byte_level(path, ["<s>", *special], [])
+    found = {
+        key: ids[value[1:]] if isinstance(value, str) and value.startswith("@") else value
+        for key, value in config.items()
+    }
+    write(path, "config.json", {**found, "vision_config": {}, "text_config": {}})
+    for name, content in files.items():
+        own = {"tokenizer_class": "PreTrainedTokenizerFast"} if name == "tokenizer_config" else {}
+        write(path, f"{name}.json", own | content)
+    family = create(open_checkpoint(path))
+    family.load()
+    return family
+
+
+def shape(item: Processed, name: str) -> tuple[int, ...]:
+    data = item.fields[name].data
+    assert isinstance(data, Tensor)
+    return data.shape
+
+
+def rows(item: Processed) -> int:
+    return sum(run.repeat for run in item.runs if run.embeds)
+
+
+def dtype(item: Processed) -> str:
+    data = item.fields["pixel_values"].data
+    assert isinstance(data, Tensor)
+    return data.dtype
+
+
+@pytest.mark.parametrize(
+    ("model_type", "patch"),
+    [("qwen2_vl", 14), ("qwen2_5_vl", 14), ("qwen3_vl", 16), ("qwen3_vl_moe", 16), ("qwen3_5", 16)],
+)
+def test_qwen(tmp_path: Path, model_type: str, patch: int) -> None:
+    family = create(open_checkpoint(checkpoints.qwen_vl(tmp_path, model_type, patch)))
+    family.load()
+    item = family.image(WIDE, {})
+    assert shape(item, "pixel_values") == (
+        math.prod(np.frombuffer(item.fields["image_grid_thw"].data.data, np.int64)),  # type: ignore[union-attr]
+        3 * 2 * patch * patch,
+    )
+    assert dtype(item) == "uint8"
+    assert rows(item) == shape(item, "pixel_values")[0] // 4
+    assert set(metadata_of(item.fields)) == {"image_grid_thw"}
+
+
+def test_llava(tmp_path: Path) -> None:
+    family = made(
+        tmp_path, ["<image>"],
+        {"model_type": "llava", "image_token_index": "@<image>", "dtype": "float16"},
+        preprocessor_config={
+            "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28},
+            "crop_size": {"height": 28, "width": 28}, **RESCALE,
+        },
+        processor_config={
+            "processor_class": "LlavaProcessor", "patch_size": 14, "image_token": "<image>",
+            "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1,
+        },
+    )  # fmt: skip
+    item = family.image(WIDE, {})
+    assert shape(item, "pixel_values") == (3, 28, 28)
+    assert (dtype(item), rows(item)) == ("float16", 4)
+    assert item.fields["pixel_values"].factory == Batched()
+    assert metadata_of(item.fields) == {}
+
+
+PIXTRAL_TOKENS = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
+PIXTRAL = {
+    "image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 64},
+    "patch_size": {"height": 16, "width": 16}, **RESCALE,
+}  # fmt: skip
+
+
+def pixtral_processor(merge: int) -> dict[str, Any]:
+    return {"processor_class": "PixtralProcessor", "patch_size": 16, "spatial_merge_size": merge}
+
+
+def test_pixtral_breaks_an_image_into_lines(tmp_path: Path) -> None:
+    config = {"model_type": "llava", "image_token_index": "@[IMG]", "dtype": "bfloat16"}
+    family = made(
+        tmp_path, PIXTRAL_TOKENS, config,
+        preprocessor_config=PIXTRAL, processor_config=pixtral_processor(1),
+    )  # fmt: skip
+    item = family.image(WIDE, {})
+    assert shape(item, "pixel_values") == (3, 32, 64)
+    assert dtype(item) == "bfloat16"
+    assert [(run.repeat, run.embeds) for run in item.runs] == [
+        (4, True), (1, False), (4, True), (1, False),
+    ]  # fmt: skip
+
+
+def test_mistral3_pixels_are_bytes(tmp_path: Path) -> None:
+    config = {"model_type": "mistral3", "image_token_index": "@[IMG]"}
+    family = made(
+        tmp_path, PIXTRAL_TOKENS, config,
+        preprocessor_config={**PIXTRAL, "patch_size": {"height": 32, "width": 32}},
+        processor_config=pixtral_processor(2),
+    )  # fmt: skip
+    item = family.image(WIDE, {})
+    assert dtype(item) == "uint8"
+    assert rows(item) == 2
+
+
+def test_llava_onevision(tmp_path: Path) -> None:
+    family = made(
+        tmp_path, ["<image>", "<video>"],
+        {"model_type": "llava_onevision", "image_token_index": "@<image>", "dtype": "bfloat16"},
+        preprocessor_config={
+            "image_processor_type": "LlavaOnevisionImageProcessor",
+            "size": {"height": 28, "width": 28}, "image_grid_pinpoints": [[28, 56], [56, 56]],
+            **RESCALE,
+        },
+        video_preprocessor_config={"video_processor_type": "LlavaOnevisionVideoProcessor"},
+        processor_config={
+            "processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 4,
+            "vision_feature_select_strategy": "full", "image_token": "<image>",
+            "video_token": "<video>",
+        },
+    )  # fmt: skip
+    item = family.image(WIDE, {})
+    assert shape(item, "pixel_values")[1:] == (3, 28, 28)
+    assert shape(item, "image_sizes") == (2,)
+    assert set(metadata_of(item.fields)) == {"image_sizes"}
+    assert rows(item) > 4
+
+
+def test_gemma3_frames_an_image(tmp_path: Path) -> None:
+    family = made(
+        tmp_path, ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+        {
+            "model_type": "gemma3", "image_token_index": "@<image_soft_token>",
+            "boi_token_index": "@<start_of_image>", "dtype": "float32",
+        },
+        tokenizer_config={
+            "extra_special_tokens": {
+                "image_token": "<image_soft_token>", "boi_token": "<start_of_image>",
+                "eoi_token": "<end_of_image>",
+            }
+        },
+        preprocessor_config={
+            "image_processor_type": "Gemma3ImageProcessor", "size": {"height": 28, "width": 28},
+            **RESCALE,
+        },
+        processor_config={"processor_class": "Gemma3Processor", "image_seq_length": 4},
+    )  # fmt: skip
+    item = family.image(WIDE, {})
+    assert family.placeholders["image"].text == "<start_of_image>"
+    assert shape(item, "pixel_values") == (1, 3, 28, 28)
+    assert item.fields["pixel_values"].factory == Flat([[[0, 1, None]]])
+    assert rows(item) == 4
+    assert not item.runs[0].embeds
+    assert not item.runs[-1].embeds
+    assert set(metadata_of(item.fields)) == {"num_patches"}
+
+
+def test_internvl_tiles_an_image(tmp_path: Path) -> None:
+    family = made(
+        tmp_path, ["<img>", "</img>", "<IMG_CONTEXT>", "<video>"],
+        {"model_type": "internvl", "image_token_id": "@<IMG_CONTEXT>", "dtype": "bfloat16"},
+        tokenizer_config={
+            "extra_special_tokens": {
+                "start_image_token": "<img>", "end_image_token": "</img>",
+                "context_image_token": "<IMG_CONTEXT>", "video_token": "<video>",
+            }
+        },
+        preprocessor_config={
+            "image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 28, "width": 28},
+            "crop_to_patches": True, "min_patches": 1, "max_patches": 4, **RESCALE,
+        },
+        video_preprocessor_config={"video_processor_type": "InternVLVideoProcessor"},
+        processor_config={"processor_class": "InternVLProcessor", "image_seq_length": 4},
+    )  # fmt: skip
+    item = family.image(WIDE, {})
+    tiles = shape(item, "pixel_values")[0]
+    assert tiles == 3  # two crops and the whole
+    assert rows(item) == 4 * tiles
+    assert [run.embeds for run in item.runs] == [False, True, False]
+    assert set(metadata_of(item.fields)) == {"image_num_patches"}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "processor", "images"),
+    [
+        ("idefics3", "Idefics3Processor", "Idefics3ImageProcessor"),
+        ("smolvlm", "SmolVLMProcessor", "SmolVLMImageProcessor"),
+    ],
+)
+def test_idefics3(tmp_path: Path, model_type: str, processor: str, images: str) -> None:
+    cells = [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
+    special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
+    family = made(
+        tmp_path, [*special, *cells],
+        {"model_type": model_type, "image_token_id": "@<image>", "dtype": "bfloat16"},
+        preprocessor_config={
+            "image_processor_type": images, "size": {"longest_edge": 56},
+            "max_image_size": {"longest_edge": 28}, "do_image_splitting": True, **RESCALE,
+        },
+        video_preprocessor_config={
+            "video_processor_type": "SmolVLMVideoProcessor", "fps": 1, "max_frames": 4,
+            "num_frames": 4, "size": {"longest_edge": 56},
+        },
+        processor_config={"processor_class": processor, "image_seq_len": 4},
+    )  # fmt: skip
+    item = family.image(WIDE, {})
+    tiles = shape(item, "pixel_values")[0]
+    assert tiles > 1
+    assert shape(item, "pixel_attention_mask")[0] == tiles
+    assert rows(item) == 4 * tiles
+    assert any(not run.embeds for run in item.runs)
+
+
+def test_every_item_survives_the_codec(tmp_path: Path) -> None:
+    family = create(open_checkpoint(checkpoints.qwen3_vl(tmp_path)))
+    family.load()
+    item = family.image(WIDE, {})
+    again = decode(encode(item.fields))
+    for name, field in item.fields.items():
+        assert isinstance(field.data, Tensor)
+        other = again[name].data
+        assert isinstance(other, Tensor)
+        assert bytes(other.data) == bytes(field.data.data)
+        assert again[name].factory == field.factory
+
+
+def test_a_text_model_takes_no_media(tmp_path: Path) -> None:
+    family = create(open_checkpoint(checkpoints.text_only(tmp_path)))
+    assert isinstance(family, TextOnly)
+    assert not family.placeholders
+    with pytest.raises(ValueError, match="no images"):
+        family.image(WIDE, {})
+
+
+def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> None:
+    checkpoints.text_only(tmp_path)
+    write(tmp_path, "config.json", {"model_type": "newest_vl", "vision_config": {}})
+    with pytest.raises(InvalidRequest) as caught:
+        create(open_checkpoint(tmp_path))
+    assert all(name in caught.value.message for name in TABLE)
+
+
+def test_a_checkpoint_without_its_tokens_is_refused(tmp_path: Path) -> None:
+    checkpoints.text_only(tmp_path)
+    write(tmp_path, "config.json", {"model_type": "qwen3_vl", "vision_config": {}})
+    with pytest.raises(InvalidRequest, match="vision_start_token_id"):
+        create(open_checkpoint(tmp_path))
