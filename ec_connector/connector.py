@@ -77,6 +77,7 @@ class EcConnector:
         self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="ec")
         self._transports: dict[str, Transport] = {}
         self._memory = Memory(self._transports)
+        regions = self._memory.regions
         secret = Secret(config.cluster_token)
         self._server = ExchangeServer(
             config, secret, self._holder, self._memory.regions, self._transports
@@ -85,7 +86,7 @@ class EcConnector:
             config, secret, self._epoch, fingerprint, self._executor, self._server.announce
         )
         self._consumer = Consumer(
-            self._context, self._holder, self._memory.regions, self._transports, self._metrics
+            self._context, self._holder, regions, self._transports, self._metrics
         )
         self._port = 0
         self._stopped = False

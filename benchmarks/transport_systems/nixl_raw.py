@@ -39,10 +39,7 @@ def measure(settings: Settings) -> list[list[float]]:
         for index in range(many):
             here = agent.get_xfer_descs([(target.ctypes.data + index * size, size, 0)], "DRAM")
             handles.append(agent.initialize_xfer("READ", here, there, server))
-        under_way = []
-        for handle in handles:
-            if agent.transfer(handle) != "DONE":
-                under_way.append(handle)
+        under_way = [handle for handle in handles if agent.transfer(handle) != "DONE"]
         while under_way:
             states = [(handle, agent.check_xfer_state(handle)) for handle in under_way]
             assert all(state != "ERR" for _, state in states)

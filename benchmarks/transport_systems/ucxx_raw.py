@@ -1,4 +1,4 @@
-"""UCXX's asyncio interface: a request of eight bytes, the item back by tag, an endpoint per flow."""
+"""UCXX with asyncio: a request of eight bytes, the item back by tag, an endpoint per flow."""
 
 from __future__ import annotations
 
