@@ -161,7 +161,9 @@ def paged_attention(
         out[:count] = attended.reshape(count, -1, dim)
     for chunk in layout.chunks:
         held = cache.index_select(0, chunk.blocks).view(-1, 2, kv_heads, dim)[: chunk.kv_length]
-        keys, values = held.permute(1, 2, 0, 3)  # [kv_heads, length, head_dim]
+        # One key head per query head: the fused kernels with a mask know no grouped heads.
+        held = held.repeat_interleave(query.shape[1] // kv_heads, dim=2)
+        keys, values = held.permute(1, 2, 0, 3)  # [heads, length, head_dim]
         end = chunk.begin + chunk.count
         attended = scaled_dot_product_attention(
             query[:, :, chunk.begin : end],
@@ -170,7 +172,6 @@ def paged_attention(
             attn_mask=chunk.mask,
             is_causal=chunk.mask is None,
             scale=scaling,
-            enable_gqa=query.shape[1] != kv_heads,
         )
         out[chunk.begin : end] = attended[0].transpose(0, 1)
     return out[None], None

@@ -16,7 +16,13 @@ from ec_connector.connector import EcConnector
 from ec_connector.torch_adapter import as_buffer
 from protocol import items as codec
 from protocol.deadline import Deadline
-from protocol.errors import InvalidRequest, TransferError, TriptychError, Unavailable
+from protocol.errors import (
+    DeadlineExceeded,
+    InvalidRequest,
+    TransferError,
+    TriptychError,
+    Unavailable,
+)
 from protocol.rpc import (
     EncodeCall,
     Encoded,
@@ -135,8 +141,17 @@ class Publisher:
         reused = key in self._flights
         if not reused:
             self._metrics.items.labels("inline" if item.handle is None else "handle").inc()
-        async with asyncio.timeout(deadline.remaining("encode")):
-            published = await self._flights.run(key, lambda: self._publish(item, call, deadline))
+        try:
+            async with asyncio.timeout(deadline.remaining("encode")):
+                published = await self._flights.run(
+                    key, lambda: self._publish(item, call, deadline)
+                )
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the request's time was over before item {item.mm_hash} was encoded",
+                stage="encode",
+                items=(item.mm_hash,),
+            ) from None
         held = self._connector.held(item.mm_hash, call.cache_salt, call.lease_s)
         return self._of_rows(held or published, item), reused
 
