@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from coordinator.breaker import Breaker
@@ -53,6 +53,7 @@ class Member:
         self.client = client
         self.status: ReplicaStatus | None = None
         self.in_flight = 0
+        self.intended = 0
         self.listed = True
         self.breaker = Breaker()
 
@@ -91,7 +92,16 @@ class Member:
         """Calls it works on: what it says, or what we have in flight where that is more."""
         status = self.status
         reported = status.running + status.waiting if status is not None else 0
-        return max(self.in_flight, reported)
+        return max(self.in_flight, reported) + self.intended
+
+    @contextlib.contextmanager
+    def intend(self) -> Iterator[None]:
+        """Count a call that is about to be made."""
+        self.intended += 1
+        try:
+            yield
+        finally:
+            self.intended -= 1
 
     def joins(self, cohort: str | None) -> bool:
         """Whether it may serve a request of the cohort; render and encode mix with foreign ones."""

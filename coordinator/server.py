@@ -61,7 +61,7 @@ class CoordinatorServer:
         self.pool.on_leave = lambda member: self._directory.forget_holder(member.id)
         self._metrics = CoordinatorMetrics(self.registry)
         self._tracer = Tracer(config.tracing, config.otlp_endpoint)
-        self._admission = Admission(config.admission)
+        self.admission = Admission(config.admission)
         retries = Retries(Budget())
         pipeline = Pipeline(
             self.pool,
@@ -79,7 +79,7 @@ class CoordinatorServer:
             pipeline,
             derenderer,
             retries,
-            self._admission,
+            self.admission,
             self._metrics,
             self._tracer,
         )

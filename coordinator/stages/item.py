@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +111,11 @@ class ItemEncoder:
             self._expected.pop(wanted.key, None)
 
     async def _run(self, wanted: Wanted) -> Outcome:
-        asked = await self._ask(wanted)
+        with ExitStack() as intent:
+            return await self._run_intending(wanted, intent)
+
+    async def _run_intending(self, wanted: Wanted, intent: ExitStack) -> Outcome:
+        asked = await self._ask(wanted, intent)
         if asked.item is not None and asked.reused:
             return asked
         if asked.item is not None:
@@ -129,6 +133,7 @@ class ItemEncoder:
                 key=wanted.item.mm_hash,
                 prefer=asked.member.id if asked.member is not None else None,
             ) as member:
+                intent.close()
                 reply = await member.client.call(
                     ENCODE,
                     self._call(wanted),
@@ -140,7 +145,7 @@ class ItemEncoder:
             return Outcome(member, error=error)
         return self._remember(wanted, member, reply)
 
-    async def _ask(self, wanted: Wanted) -> Outcome:
+    async def _ask(self, wanted: Wanted, intent: ExitStack) -> Outcome:
         """Where the item is, or shall be encoded: `item` is its descriptor, `reused` if it is."""
         key = wanted.key
         last = self._directory.holder(key)
@@ -159,6 +164,7 @@ class ItemEncoder:
             return Outcome()
         at_home = home(native, wanted.item.mm_hash)
         chosen = self._pool.choose("encode", candidates, wanted.item.mm_hash)
+        intent.enter_context(chosen.intend())
         delegate = chosen.id if chosen is not at_home else ""
         answer = await self._reserve(at_home, wanted, delegate)
         if answer is None:

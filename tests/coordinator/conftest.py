@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeAlias
@@ -30,7 +31,6 @@ class Stage:
         self.membership = PushedMembership()
         self.server = CoordinatorServer(config, self.membership, WordDerenderer())
         self.client: httpx.AsyncClient
-        self.url = ""
 
     def of(self, role: Role) -> list[StubReplica]:
         return [replica for replica in self.replicas if replica.role == role]
@@ -58,6 +58,12 @@ class Stage:
 
     async def chat(self, *parts: str, **options: Any) -> httpx.Response:
         return await self.client.post("/v1/chat/completions", json=chat_body(*parts, **options))
+
+    async def quiet(self) -> None:
+        """No call is in flight; what dead replicas held is gone with them."""
+        pool = self.server.pool
+        await eventually(lambda: not any(m.in_flight for m in pool.members()))
+        await eventually(lambda: not self.server.admission.requests)
 
     async def idle(self) -> None:
         """Everything that requests took was given back."""
@@ -91,20 +97,33 @@ Start: TypeAlias = Callable[..., contextlib.AbstractAsyncContextManager[Stage]]
 
 
 @contextlib.asynccontextmanager
-async def running(roles: Sequence[Role], **options: Any) -> AsyncIterator[Stage]:
+async def running(
+    roles: Sequence[Role], *, http: bool = False, **options: Any
+) -> AsyncIterator[Stage]:
+    """A stage whose replicas are ready.
+
+    Args:
+        roles: of the replicas.
+        http: over a socket; else the client calls the application itself, which is faster but
+            knows no disconnect.
+        options: of CoordinatorConfig.
+    """
     options = {"port": 0, "stage_wait_s": 2.0, "request_timeout_s": 20.0, **options}
     stage = Stage(CoordinatorConfig(**options))
-    stage.url = await stage.server.start()
-    stage.client = httpx.AsyncClient(base_url=stage.url, timeout=20)
+    if http:
+        stage.client = httpx.AsyncClient(base_url=await stage.server.start(), timeout=20)
+    else:
+        await stage.server.open()
+        transport = httpx.ASGITransport(stage.server.asgi)
+        stage.client = httpx.AsyncClient(transport=transport, base_url="http://coordinator")
     try:
         await stage.add(*roles)
         await stage.ready()
         yield stage
     finally:
         await stage.client.aclose()
-        await stage.server.stop(1.0)
-        for replica in stage.replicas:
-            await replica.stop()
+        await (stage.server.stop(1.0) if http else stage.server.close())
+        await asyncio.gather(*(replica.stop() for replica in stage.replicas))
 
 
 @pytest.fixture

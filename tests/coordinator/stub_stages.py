@@ -97,6 +97,7 @@ class StubReplica:
         fail: called before each call with its name; what it raises is the answer.
         gate: each token waits for it.
         hang: calls never answer.
+        token_s: how long a token takes.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class StubReplica:
         self.gate = asyncio.Event()
         self.gate.set()
         self.hang = False
+        self.token_s = 0.0
         self.fail_at_token: int | None = None
         self.served: Counter[str] = Counter()
         self.status = ReplicaStatus()
@@ -373,7 +375,7 @@ class StubReplica:
                     made += 1
                     last = len(sequence) >= (sampling.max_tokens or 99)
                     yield _delta(request, index, [token], "length" if last else None)
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(self.token_s)
                     if last:
                         open_choices.discard(index)
             ended = True

@@ -36,7 +36,7 @@ async def test_a_held_item_is_neither_encoded_nor_asked_for_again(start: Start) 
 
 
 async def test_the_flight_goes_on_when_its_leader_is_cancelled(start: Start) -> None:
-    async with start(SPLIT) as stage:
+    async with start(SPLIT, http=True) as stage:
         for replica in stage.of("encode"):
             replica.gate.clear()
         leader = asyncio.create_task(stage.chat("image:a", "leader"))
@@ -65,7 +65,7 @@ async def test_a_follower_goes_on_with_its_own_pixels_when_the_leaders_are_gone(
 
 
 async def test_the_last_to_leave_cancels_the_encode(start: Start) -> None:
-    async with start(SPLIT) as stage:
+    async with start(SPLIT, http=True) as stage:
         for replica in stage.of("encode"):
             replica.gate.clear()
         running = [asyncio.create_task(stage.chat("image:a", f"{i}")) for i in range(2)]

@@ -47,7 +47,7 @@ async def test_runs_from_encode_without_a_renderer(start: Start, roles: Any) -> 
 
 
 async def test_streams_token_deltas(start: Start) -> None:
-    async with start(SPLIT, enable_scale_out=True) as stage:
+    async with start(SPLIT, enable_scale_out=True, http=True) as stage:
         response = await post(
             stage, stream=True, stream_options={"include_usage": True}, return_token_ids=True
         )

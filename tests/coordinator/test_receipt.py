@@ -83,7 +83,7 @@ async def test_spans_join_the_clients_trace(
 ) -> None:
     pytest.importorskip("opentelemetry.sdk")
     trace_id = "0af7651916cd43dd8448eb211c80319c"
-    async with start(SPLIT, tracing="console") as stage:
+    async with start(SPLIT, tracing="console", http=True) as stage:
         await stage.client.post(
             "/v1/chat/completions",
             json={"messages": [{"role": "user", "content": "hi"}]},

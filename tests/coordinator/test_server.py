@@ -36,7 +36,7 @@ async def test_every_topology_gives_the_same_tokens(
 async def test_a_stream_gives_what_the_whole_answer_gives(
     start: Start, roles: tuple[Role, ...]
 ) -> None:
-    async with start(roles) as stage:
+    async with start(roles, http=True) as stage:
         whole = (await stage.chat("image:a", "hi")).json()
         response = await stage.chat(
             "image:a", "hi", stream=True, stream_options={"include_usage": True}
@@ -146,7 +146,7 @@ async def test_health_names_the_missing_stages(start: Start) -> None:
 
 
 async def test_status_endpoints(start: Start) -> None:
-    async with start(SPLIT, api_keys=("k",)) as stage:
+    async with start(SPLIT, api_keys=("k",), http=True) as stage:
         for path in ("/live", "/ping", "/version", "/metrics", "/health"):
             assert (await stage.client.get(path)).status_code == 200
         assert (await stage.client.get("/v1/models")).status_code == 401
@@ -182,7 +182,7 @@ async def test_without_replicas_a_request_is_503_with_retry_after(start: Start) 
 
 
 async def test_a_client_that_leaves_cancels_every_stage(start: Start) -> None:
-    async with start(SPLIT) as stage:
+    async with start(SPLIT, http=True) as stage:
         stage.of("decode")[0].gate.clear()
         for stream in (False, True):
             running = asyncio.create_task(stage.chat("image:a", "hi", stream=stream))
@@ -194,7 +194,7 @@ async def test_a_client_that_leaves_cancels_every_stage(start: Start) -> None:
 
 
 async def test_a_client_that_leaves_during_encode_frees_everything(start: Start) -> None:
-    async with start(SPLIT) as stage:
+    async with start(SPLIT, http=True) as stage:
         for replica in stage.of("encode"):
             replica.gate.clear()
         running = asyncio.create_task(stage.chat("image:a", "hi"))
