@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -124,6 +125,27 @@ def test_sixteen_clients_that_leave_together_give_everything_back(fleet: Fleet) 
         assert [response.status_code for response in responses] == [200] * 16
         for response in responses:
             response.close()
+    assert_nothing_is_held(fleet)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_clients_that_leave_at_any_moment_give_everything_back(fleet: Fleet, topology: str) -> None:
+    """Before the first byte, between two tokens, near the end; others stay to the end."""
+    url = f"{fleet.url(topology)}/v1/chat/completions"
+
+    def leave(index: int) -> None:
+        body = long_request(max_tokens=60, seed=index)
+        patience = httpx.Timeout(30, read=0.02 * index if index % 3 == 0 else 30)
+        try:
+            with httpx.stream("POST", url, json=body, timeout=patience) as response:
+                for count, _ in enumerate(response.iter_lines()):
+                    if index % 3 == 1 and count > index:
+                        return
+        except httpx.ReadTimeout:
+            return
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(leave, range(36)))
     assert_nothing_is_held(fleet)
 
 

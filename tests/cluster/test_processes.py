@@ -71,5 +71,10 @@ def test_a_coordinator_without_replicas_is_live_but_not_healthy(tmp_path: Path) 
             assert client.get("/nothing").status_code == 401
             key = {"Authorization": "Bearer key-1"}
             assert client.get("/nothing", headers=key).status_code == 404
+            for path in ("/inference/v1/generate", "/v1/chat/completions/render"):
+                closed = client.post(path, headers=key, content=b"anything")
+                assert closed.status_code == 403
+                assert "--enable-scale-out" in closed.json()["error"]["message"]
+                assert client.get(path, headers=key).status_code == 405
         door.terminate()
         assert door.wait(15) == 0
