@@ -22,9 +22,12 @@ from protocol.openai import (
     ModelCard,
     ModelList,
 )
+from render import anthropic, responses
+from render.anthropic import MessagesRequest
 from render.derender_http import DerenderService
 from render.features import Inline
 from render.renderer import Renderer, prompts
+from render.responses import ResponsesRequest
 from render.tokenize_api import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from render.wire import to_json
 from serving.http import json_response, read_json
@@ -55,6 +58,8 @@ class HttpApi:
         posts: dict[str, Handler] = {
             "/v1/chat/completions/render": self._render_chat,
             "/v1/completions/render": self._render_completions,
+            "/v1/responses/render": self._render_responses,
+            "/v1/messages/render": self._render_messages,
             "/v1/chat/completions/derender": self._derender_chat,
             "/v1/completions/derender": self._derender_completions,
             "/tokenize": self._tokenize,
@@ -109,6 +114,22 @@ class HttpApi:
             request, ids, Inline(), Deadline.after(_REQUEST_TIMEOUT_S)
         )
         return [to_json(one) for one in rendered]
+
+    async def _render_responses(self, http: Request) -> Any:
+        request = await read_json(http, ResponsesRequest)
+        request_id = "resp_" + _id_of(http, request.request_id)
+        rendered = await self._renderer.converted(
+            responses.to_chat(request), request_id, Inline(), Deadline.after(_REQUEST_TIMEOUT_S)
+        )
+        return to_json(responses.with_transfer_params(request, rendered))
+
+    async def _render_messages(self, http: Request) -> Any:
+        request = await read_json(http, MessagesRequest)
+        request_id = "chatcmpl-" + _id_of(http, request.request_id)
+        rendered = await self._renderer.converted(
+            anthropic.to_chat(request), request_id, Inline(), Deadline.after(_REQUEST_TIMEOUT_S)
+        )
+        return to_json(rendered)
 
     async def _derender_chat(self, http: Request) -> Any:
         call = await read_json(http, ChatDerenderRequest)

@@ -16,6 +16,7 @@ from protocol.generate import GenerateRequest, ReasoningParserKwargs
 from protocol.openai import ChatCompletionRequest, CompletionRequest, refuse_unsupported
 from render.checkpoint import context_length, load_tokenizer, open_checkpoint, read_json
 from render.config import RenderConfig
+from render.converted import Converted
 from render.families import create
 from render.features import TensorSink, without_tensors
 from render.literals import LiteralGuard
@@ -120,6 +121,13 @@ class Renderer:
             items = await self._media.load(chat.media, request.mm_processor_kwargs, deadline)
         rendered = await self._finish(request, request_id, ids, items, sink, deadline)
         return self._for_parsers(request, rendered)
+
+    async def converted(
+        self, converted: Converted, request_id: str, sink: TensorSink, deadline: Deadline
+    ) -> GenerateRequest:
+        """The generate request of another API's chat; errors name that API's fields."""
+        with converted.own_names():
+            return await self.chat(converted.chat, request_id, sink, deadline)
 
     async def completions(
         self,

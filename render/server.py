@@ -25,13 +25,17 @@ from protocol.rpc import (
     RenderCall,
     Rendered,
 )
+from render import anthropic, responses
+from render.anthropic import MessagesRequest
 from render.checkpoint import fingerprint, resolve
 from render.config import RenderConfig
+from render.converted import Converted
 from render.derender import HfDerenderer
 from render.derender_http import DerenderService
 from render.features import Inline, Published, TensorSink
 from render.http_api import HttpApi
 from render.renderer import Renderer, prompts
+from render.responses import ResponsesRequest
 from serving.auth import require_token_beyond_loopback
 from serving.http import decode_json, edge
 from serving.http_server import HttpServer
@@ -153,10 +157,21 @@ class RenderServer:
                     return Rendered(
                         await self._renderer.completions(completion, ids, sink, deadline)
                     )
-                case other:
-                    raise InvalidRequest(f"endpoint {other!r} is not served here", "endpoint")
+                case "responses":
+                    asked = decode_json(call.body, ResponsesRequest)
+                    return await self._converted(responses.to_chat(asked), call, sink, deadline)
+                case "messages":
+                    message = decode_json(call.body, MessagesRequest)
+                    return await self._converted(anthropic.to_chat(message), call, sink, deadline)
         finally:
             self._running -= 1
+
+    async def _converted(
+        self, converted: Converted, call: RenderCall, sink: TensorSink, deadline: Deadline
+    ) -> Rendered:
+        return Rendered(
+            [await self._renderer.converted(converted, call.request_id, sink, deadline)]
+        )
 
     async def _release(self, call: ReleaseCall, _deadline: Deadline) -> Empty:
         self._ec.retire(call.keys)

@@ -452,3 +452,56 @@ async def test_a_repeated_image_is_processed_once(http: httpx.AsyncClient) -> No
     for _ in range(5):
         await render(http, body)
     assert await processed() == before + 1
+
+
+async def test_responses_and_messages_are_the_same_prompt_as_the_chat(
+    http: httpx.AsyncClient, replica: tuple[Replica, RpcChannel]
+) -> None:
+    url = data_url(picture())
+    expected = await render(http, chat(image(), "Describe this image.", max_tokens=9))
+    response = {
+        "input": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "input_image", "image_url": url, "detail": "auto"},
+                    {"type": "input_text", "text": "Describe this image."},
+                ],
+            }
+        ],
+        "max_output_tokens": 9,
+    }
+    source = {"type": "base64", "media_type": "image/png", "data": url.partition(",")[2]}
+    message = {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image", "source": source},
+                    {"type": "text", "text": "Describe this image."},
+                ],
+            }
+        ],
+        "max_tokens": 9,
+    }
+    for path, body, prefix in [
+        ("/v1/responses/render", response, "resp_"),
+        ("/v1/messages/render", message, "chatcmpl-"),
+    ]:
+        answer = await http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert found["request_id"].startswith(prefix)
+        for key in ("token_ids", "features", "sampling_params"):
+            assert found[key] == expected[key]
+    for endpoint, body in (("responses", response), ("messages", message)):
+        (request,) = await call(replica[1], body, endpoint)  # type: ignore[arg-type]
+        assert request.token_ids == expected["token_ids"]
+
+
+async def test_an_error_of_a_responses_request_names_its_own_field(http: httpx.AsyncClient) -> None:
+    part = {"type": "input_image", "image_url": data_url(b"no image")}
+    body = {"input": [{"role": "user", "content": [part]}]}
+    answer = await http.post("/v1/responses/render", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "input[0].content[0].image_url"
