@@ -25,8 +25,6 @@ SET_BY_CLUSTER: dict[str, str] = {
     "role": "the stage's",
     "host": "the cluster's `host` or `cluster_host`",
     "port": "the cluster's `port`",
-    "http_port": "a free port",
-    "grpc_port": "a free port",
     "advertise_host": "the cluster's `cluster_host`",
     "cluster_token": "the cluster's `cluster_token`",
     "api_keys": "the cluster's `api_keys`",
@@ -41,7 +39,6 @@ SET_BY_CLUSTER: dict[str, str] = {
 
 EC_SET_BY_CLUSTER: dict[str, str] = {
     "host": "the cluster's `cluster_host`",
-    "port": "a free port",
     "advertise_host": "the cluster's `cluster_host`",
     "cluster_token": "the cluster's `cluster_token`",
     "capacity_bytes": "the stage's `ec_bytes`",

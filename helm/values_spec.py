@@ -267,11 +267,12 @@ VALUES: Schema = group(
         ),
         "enableScaleOut": flag("Open render, derender and generate on the serving endpoints."),
         "ports": group(
-            "Ports of render and workers, inside the cluster.",
+            "Ports of render and workers, inside the cluster. In mode ray 0 picks a free one, which then "
+            "cannot be scraped.",
             {
-                "http": whole("HTTP: health, metrics, scale-out endpoints.", 1024, 65535),
-                "grpc": whole("gRPC: calls of the coordinator.", 1024, 65535),
-                "exchange": whole("EC exchange: embeddings, pixels and KV.", 1024, 65535),
+                "http": whole("HTTP: health, metrics, scale-out endpoints.", 0, 65535),
+                "grpc": whole("gRPC: calls of the coordinator.", 0, 65535),
+                "exchange": whole("EC exchange: embeddings, pixels and KV.", 0, 65535),
             },
         ),
         "coordinator": group(

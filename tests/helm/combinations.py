@@ -143,6 +143,7 @@ COMBINATIONS: dict[str, Values] = {
     "standalone-load-balancer": _merged({"coordinator": {"service": {"type": "LoadBalancer", "annotations": {"a/b": "c"}}}}),
     "standalone-everything": _merged(RDMA, SCALED, KEDA, INGRESS, GATEWAY, MONITORING),
     "ray-monitoring": _merged(RAY, RAY_MONITORING),
+    "ray-free-ports": _merged(RAY, {"ports": {"http": 0, "grpc": 0, "exchange": 0}}),
     "ray-redis": _merged(RAY, REDIS),
     "ray-redis-without-password": _merged(RAY, REDIS, {"ray": {"redis": {"existingSecret": ""}}}),
     "ray-everything": _merged(RAY, RDMA, SCALED, INGRESS, GATEWAY, RAY_MONITORING, REDIS),

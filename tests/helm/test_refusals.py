@@ -25,6 +25,8 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "huge pages without RDMA": ({"rdma": {"hugepages": {"size": "1Gi"}}}, "rdma.enabled is false"),
     "a drain shorter than the leases": ({"drain": {"preStopSeconds": 30}}, "the drain must be longer"),
     "two servers on one port": ({"ports": {"grpc": 8001}}, "they must differ"),
+    "a Service without a port": ({"ports": {"grpc": 0}}, "Services name the port"),
+    "a port that needs root": ({"mode": "ray", "ports": {"http": 80}}, "which ports below 1024 need"),
     "bounds the wrong way round": ({"stages": {"encode": {"autoscaling": {"enabled": True, "minReplicas": 5}}}}, "minReplicas is 5, more than maxReplicas 4"),
     "KEDA without Prometheus": ({"autoscaling": {"kind": "keda"}, "render": {"autoscaling": {"enabled": True}}}, "KEDA reads our metrics from Prometheus"),
     "CPU use of nothing": ({"render": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}}, "set render.resources.requests.cpu"),

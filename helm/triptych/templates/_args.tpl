@@ -35,7 +35,6 @@
 {{- if ne $c.kind "render" -}}{{- $_ := set $config "enable_scale_out" $v.enableScaleOut -}}{{- end -}}
 {{- if ne $c.kind "coordinator" -}}
 {{- if $v.maxModelLen -}}{{- $_ := set $config "max_model_len" (int $v.maxModelLen) -}}{{- end -}}
-{{- $_ := set $config.ec "port" (int $v.ports.exchange) -}}
 {{- $_ := set $config.ec "capacity_bytes" $part.ec_bytes -}}
 {{- end -}}
 {{- if eq $c.kind "worker" -}}

@@ -72,6 +72,7 @@ then redeploys no other. Secrets come from the environment.
 
 {{- define "triptych.ecConfig" -}}
 {{- $ec := dict "lease_s" (float64 .Values.ec.leaseSeconds) -}}
+{{- with .Values.ports.exchange -}}{{- $_ := set $ec "port" (int .) -}}{{- end -}}
 {{- with .Values.ec.transports -}}{{- $_ := set $ec "transports" . -}}{{- end -}}
 {{- with .Values.ec.allowedHosts -}}{{- $_ := set $ec "allowed_hosts" . -}}{{- end -}}
 {{- $ec | toJson -}}
@@ -94,13 +95,21 @@ then redeploys no other. Secrets come from the environment.
 {{- $applications := list -}}
 {{- range (include "triptych.components" . | fromJson).components -}}
 {{- $coordinator := eq .kind "coordinator" -}}
+{{- $role := .role -}}
 {{- $options := dict "num_cpus" 0 "resources" (dict (printf "triptych-%s" .name) 1) -}}
 {{- if .values.gpus -}}{{- $_ := set $options "num_gpus" (float64 .values.gpus) -}}{{- end -}}
+{{- $config := include "triptych.clusterConfig" (dict "root" $ "role" .role) | fromJson -}}
+{{- /* A pod has an address of its own, so ports can be the same everywhere, and be scraped. */ -}}
+{{- if not $coordinator -}}
+{{- range $key, $name := dict "http" "http_port" "grpc" "grpc_port" -}}
+{{- with get $.Values.ports $key -}}{{- $_ := set (get $config $role).server $name (int .) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $applications = append $applications (dict
   "name" ($coordinator | ternary "triptych" (printf "triptych-%s" .role))
   "route_prefix" ($coordinator | ternary "/" nil)
   "import_path" "deploy.app:build"
-  "args" (dict "config" (include "triptych.clusterConfig" (dict "root" $ "role" .role) | fromJson) "part" .role)
+  "args" (dict "config" $config "part" .role)
   "deployments" (list (dict "name" .role "ray_actor_options" $options))) -}}
 {{- end -}}
 {{- dict
@@ -201,11 +210,27 @@ workerGroupSpecs:
       {{- $coordinator := eq .kind "coordinator" }}
       {{- include "triptych.pod" (dict
         "root" $ "name" .name "kind" .kind "values" .values "container" "ray-worker"
-        "ports" (list (dict "name" "metrics" "containerPort" 8080) (dict "name" "serve" "containerPort" (int $.Values.ray.servePort)))
+        "ports" (include "triptych.rayPorts" (dict "root" $ "coordinator" $coordinator) | fromYamlArray)
         "env" (include "triptych.rayEnv" $ | fromYamlArray)
         "preStop" true "token" false "serviceAccount" (include "triptych.fullname" $)
         "device" (.values.device | default "cpu") "gpus" (.values.gpus | default 0)
         "rdma" (not $coordinator) "model" true "weights" (eq .kind "worker")
         "shmBytes" ($coordinator | ternary 1073741824 (add (include "triptych.shmBytes" (dict "storeSize" (.values.storeSize | default "0"))) 805306368))) | nindent 6 }}
   {{- end }}
+{{- end -}}
+
+{{/* Ports of a worker group's pods. */}}
+{{- define "triptych.rayPorts" -}}
+- name: metrics
+  containerPort: 8080
+- name: serve
+  containerPort: {{ .root.Values.ray.servePort | int64 }}
+{{- if not .coordinator }}
+{{- range $name, $port := .root.Values.ports }}
+{{- if $port }}
+- name: {{ $name }}
+  containerPort: {{ $port | int64 }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end -}}

@@ -64,7 +64,15 @@
 {{- if le (int $v.drain.preStopSeconds) (int $v.ec.leaseSeconds) -}}
 {{- fail (printf "drain.preStopSeconds is %v and ec.leaseSeconds %v: a replica must stay until the leases it gave are over, so the drain must be longer" $v.drain.preStopSeconds $v.ec.leaseSeconds) -}}
 {{- end -}}
-{{- if or (eq (int $v.ports.http) (int $v.ports.grpc)) (eq (int $v.ports.http) (int $v.ports.exchange)) (eq (int $v.ports.grpc) (int $v.ports.exchange)) -}}
+{{- range $name, $port := $v.ports -}}
+{{- if and (eq (int $port) 0) (eq $v.mode "standalone") -}}
+{{- fail (printf "ports.%s is 0 but mode is standalone, where Services name the port: choose one" $name) -}}
+{{- end -}}
+{{- if and (gt (int $port) 0) (lt (int $port) 1024) -}}
+{{- fail (printf "ports.%s is %v: processes run without root, which ports below 1024 need" $name $port) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (gt (int $v.ports.http) 0) (or (eq (int $v.ports.http) (int $v.ports.grpc)) (eq (int $v.ports.http) (int $v.ports.exchange)) (eq (int $v.ports.grpc) (int $v.ports.exchange))) -}}
 {{- fail (printf "ports.http, ports.grpc and ports.exchange are %v, %v and %v: one process listens on all three, so they must differ" $v.ports.http $v.ports.grpc $v.ports.exchange) -}}
 {{- end -}}
 {{- end -}}
