@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ec_connector.regions import Region, SharedMemory, address_of
+from ec_connector.regions import PrivateMemory, Region, SharedMemory, address_of
 from ec_connector.transports.base import Transport
 
 
@@ -21,11 +21,12 @@ class Memory:
         self.regions: dict[int, Region] = {}
         self._transports = transports
         self._offered: dict[int, tuple[str, ...]] = {}
-        self._allocated: list[SharedMemory] = []
+        self._allocated: list[SharedMemory | PrivateMemory] = []
 
     def allocate(self, nbytes: int) -> memoryview:
         """Zeroed memory that every transport can read from."""
-        memory = SharedMemory(nbytes)
+        shared = any(transport.maps_memory for transport in self._transports.values())
+        memory = SharedMemory(nbytes) if shared else PrivateMemory(nbytes)
         self._allocated.append(memory)
         return memory.buffer[:nbytes]
 
@@ -35,7 +36,8 @@ class Memory:
         memory, offset = None, 0
         for candidate in self._allocated:
             start = address_of(candidate.buffer)
-            if start <= address and address + buffer.nbytes <= start + candidate.nbytes:
+            inside = start <= address and address + buffer.nbytes <= start + candidate.nbytes
+            if inside and isinstance(candidate, SharedMemory):
                 memory, offset = candidate, address - start
         region = Region(len(self.regions), name, buffer, address, memory, offset)
         self.regions[region.id] = region

@@ -7,6 +7,7 @@ process that maps it, however that process ends.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -40,11 +41,29 @@ class SharedMemory:
     def close(self) -> None:
         """Give the memory back; tensors over it keep the mapping until they are gone."""
         os.close(self.fd)
-        try:
+        with contextlib.suppress(BufferError):
             self.buffer.release()
             self._map.close()
-        except BufferError:
-            pass  # somebody still has a view: unmapped when that is collected
+
+
+class PrivateMemory:
+    """Zeroed, page-aligned memory of this process alone, of huge pages where the system has them.
+
+    Copying in the kernel is up to four times as fast as with small pages.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._map = mmap.mmap(-1, self.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):  # a kernel without them
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self.buffer = memoryview(self._map)
+
+    def close(self) -> None:
+        """Give the memory back; tensors over it keep the mapping until they are gone."""
+        with contextlib.suppress(BufferError):
+            self.buffer.release()
+            self._map.close()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -126,6 +126,9 @@ class Transport(ABC):
     """Whether `receive` can be broken off. Otherwise the destination is memory of the store's
     region, kept until `Channel.settled`, and copied from there."""
 
+    maps_memory: ClassVar[bool] = False
+    """Whether it needs memory that other processes can map."""
+
     names_spans: ClassVar[bool] = True
     """Whether the consumer needs to know where the bytes are."""
 

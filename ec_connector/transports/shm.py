@@ -79,6 +79,7 @@ class ShmTransport(Transport):
 
     name = "shm"
     rank = 10
+    maps_memory = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

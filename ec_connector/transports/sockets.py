@@ -6,11 +6,14 @@ A blocked thread is freed by `shutdown` of its socket.
 
 from __future__ import annotations
 
+import functools
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 _IOV_MAX = 1024
-_BUFFER = 4 * 2**20
+_BUFFER = 32 * 2**20
+_SETTINGS = Path("/proc/sys/net")
 
 
 class Cursor:
@@ -69,8 +72,28 @@ def receive(sock: socket.socket, cursor: Cursor, flags: int = 0) -> None:
 
 
 def tune(sock: socket.socket) -> None:
-    """Send at once, with large buffers where the system allows larger ones than it would take."""
+    """Send at once, with large buffers; to be called before connecting or listening."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, size in _buffers().items():
+        sock.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+@functools.cache
+def _buffers() -> dict[int, int]:
+    """Sizes to set: the largest allowed, where the kernel would not grow them as far by itself."""
+    found = {}
+    for option, most, grown in (
+        (socket.SO_SNDBUF, "core/wmem_max", "ipv4/tcp_wmem"),
+        (socket.SO_RCVBUF, "core/rmem_max", "ipv4/tcp_rmem"),
+    ):
+        try:
+            allowed = min(_BUFFER, int((_SETTINGS / most).read_text()))
+            by_itself = int((_SETTINGS / grown).read_text().split()[2])
+        except (OSError, ValueError, IndexError):
+            continue
+        if 2 * allowed > by_itself:  # the kernel doubles what is asked for
+            found[option] = allowed
+    return found
 
 
 def is_quiet(sock: socket.socket) -> bool:
