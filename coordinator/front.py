@@ -24,6 +24,9 @@ from protocol.rpc import RenderEndpoint
 from telemetry.coordinator import CoordinatorMetrics
 from telemetry.traces import Tracer
 
+_ID_KEPT = 200
+"""Characters of a client's id that internal ones begin with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Front:
@@ -92,8 +95,9 @@ class Front:
                 "request_id must be printable ASCII, at most 256 characters", "request_id"
             )
         request_id = visit.receipt.request_id = prefix + (given or new_id())
+        internal_id = request_id if given is None else f"{request_id[:_ID_KEPT]}-{new_id()}"
         deadline = Deadline.after(self.config.request_timeout_s)
-        return Admitted(request_id, deadline, visit.receipt, endpoint, body)
+        return Admitted(request_id, internal_id, deadline, visit.receipt, endpoint, body)
 
     def rendered(self, visit: Visit, prompts: list[RenderedPrompt]) -> None:
         """Count what the prompts of a body really are."""

@@ -7,7 +7,7 @@ replicas that failed, tokens that the client has. See docs/architecture.md for t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,13 +25,15 @@ from coordinator.stages.prefill import PrefillStage, metadata_only
 from coordinator.stages.render import Rendering
 from coordinator.state import Encoded, Prefilled, RenderedPrompt
 from coordinator.topology import Plan, choose_plan
-from protocol.errors import TransferError, TriptychError
+from protocol.errors import InvalidRequest, TransferError, TriptychError
 from protocol.generate import GenerateRequest
 from protocol.replica import Role
 from protocol.rpc import TokenDelta
 
 _TRANSFERS_BEFORE_PIXELS = 2
 """Failed fetches of embeddings after which prefill is sent the pixels instead."""
+
+_TRANSFER_PARAMS = ("ec_transfer_params", "kv_transfer_params")
 
 _PEER_FAULTS = frozenset({"peer_unreachable", "transport_failed", "invalid_content"})
 
@@ -216,9 +218,10 @@ class Pipeline:
         ) as member:
             deltas = self._decode.run(member, request, deadline, course.progress.open)
             try:
-                async with contextlib.aclosing(deltas):
-                    async for delta in deltas:
-                        yield delta
+                with _our_params_are_not_the_clients_fault():
+                    async with contextlib.aclosing(deltas):
+                        async for delta in deltas:
+                            yield delta
             except TransferError as error:
                 attempt.blameless()
                 if role == "all" or course.sends_pixels:
@@ -250,10 +253,11 @@ class Pipeline:
                 avoid=course.failed,
             ) as member:
                 deltas = self._decode.run(member, prefilled.request, deadline, course.progress.open)
-                async with contextlib.aclosing(deltas):
-                    async for delta in deltas:
-                        handed_over = True
-                        yield delta
+                with _our_params_are_not_the_clients_fault():
+                    async with contextlib.aclosing(deltas):
+                        async for delta in deltas:
+                            handed_over = True
+                            yield delta
         except TransferError as error:
             attempt.blameless()
             if error.kind in _PEER_FAULTS:
@@ -282,7 +286,8 @@ class Pipeline:
             avoid=course.failed,
         ) as member:
             try:
-                return await self._prefill.run(member, plan, request, deadline)
+                with _our_params_are_not_the_clients_fault():
+                    return await self._prefill.run(member, plan, request, deadline)
             except TransferError as error:
                 attempt.blameless()
                 if course.sends_pixels:
@@ -290,6 +295,23 @@ class Pipeline:
                 else:
                     self._lose_embeddings(course, plan, error)
                 raise
+
+
+@contextlib.contextmanager
+def _our_params_are_not_the_clients_fault() -> Iterator[None]:
+    """A replica that refuses a descriptor says that the replica which made it is at fault.
+
+    Raises:
+        TransferError: in place of the refusal.
+    """
+    try:
+        yield
+    except InvalidRequest as error:
+        if (error.param or "").startswith(_TRANSFER_PARAMS):
+            raise TransferError(
+                error.message, "invalid_content", error.items, error.param, error.stage
+            ) from None
+        raise
 
 
 def _can_see(member: Member, course: _Course, role: Role) -> bool:

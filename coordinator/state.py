@@ -20,7 +20,8 @@ class Admitted:
     """A body that was let in.
 
     Attributes:
-        request_id: ours, or the client's.
+        request_id: as the client sees it, and perhaps chose it.
+        internal_id: as replicas see it: nobody else's, whatever the client chose.
         deadline: of the whole request.
         receipt: filled on the way.
         endpoint, body: what render is asked, kept until the end so that it can be asked again;
@@ -28,6 +29,7 @@ class Admitted:
     """
 
     request_id: str
+    internal_id: str
     deadline: Deadline
     receipt: Receipt
     endpoint: RenderEndpoint | None = None

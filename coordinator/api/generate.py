@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
@@ -78,7 +79,7 @@ class GenerateEndpoint:
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._running: dict[str, asyncio.Event] = {}
+        self._running: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
 
     async def generate(self, request: Request) -> Response:
         """The answer, not begun yet."""
@@ -92,7 +93,7 @@ class GenerateEndpoint:
             sampling = msgspec.structs.replace(reproducible(asked.sampling_params), stop=None)
             sent = msgspec.structs.replace(
                 asked,
-                request_id=admitted.request_id,
+                request_id=admitted.internal_id,
                 sampling_params=sampling,
                 output_mode="tokens",
             )
@@ -114,9 +115,9 @@ class GenerateEndpoint:
         if ids is None:
             raise InvalidRequest("Missing 'request_ids' in request body", "request_ids")
         for request_id in [ids] if isinstance(ids, str) else ids:
-            running = self._running.get(request_id) if isinstance(request_id, str) else None
-            if running is not None:
-                running.set()
+            if isinstance(request_id, str):
+                for running in self._running.get(request_id, ()):
+                    running.set()
         return Response()
 
     @contextlib.asynccontextmanager
@@ -125,7 +126,7 @@ class GenerateEndpoint:
     ) -> AsyncIterator[AsyncGenerator[tuple[int, _News], None]]:
         aborted = asyncio.Event()
         request_id = prompt.admitted.request_id
-        self._running[request_id] = aborted
+        self._running[request_id].add(aborted)
         tokens = self._front.pipeline.tokens(Rendering(None, [prompt]), prompt)
         try:
             async with (
@@ -134,7 +135,9 @@ class GenerateEndpoint:
             ):
                 yield news
         finally:
-            del self._running[request_id]
+            self._running[request_id].discard(aborted)
+            if not self._running[request_id]:
+                del self._running[request_id]
 
     async def _with_text(
         self, tokens: AsyncGenerator[TokenDelta, None], asked: GenerateRequest

@@ -54,7 +54,7 @@ class Wanted:
 
     @property
     def request_id(self) -> str:
-        return self.prompt.request.request_id or self.prompt.admitted.request_id
+        return self.prompt.request.request_id or self.prompt.admitted.internal_id
 
     def suits(self, member: Member) -> bool:
         """Whether the member can take it: a foreign one takes pixels inline only."""

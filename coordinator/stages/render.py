@@ -89,7 +89,7 @@ class RenderStage:
         call = RenderCall(
             admitted.endpoint,
             admitted.body,
-            admitted.request_id,
+            admitted.internal_id,
             publish=self._takes_handles(),
             lease_s=deadline.remaining("render"),
         )
@@ -143,7 +143,7 @@ def _checked(request: GenerateRequest, admitted: Admitted) -> GenerateRequest:
     extra = {k: v for k, v in (params.extra_args or {}).items() if k not in _TRANSFER_PARAMS}
     return msgspec.structs.replace(
         request,
-        request_id=request.request_id or admitted.request_id,
+        request_id=request.request_id or admitted.internal_id,
         sampling_params=msgspec.structs.replace(
             reproducible(params), extra_args=extra or None, stop=None
         ),

@@ -438,7 +438,7 @@ class WordChoice:
         )
 
 
-async def eventually(check: Callable[[], bool], within: float = 5.0) -> None:
+async def eventually(check: Callable[[], bool], within: float = 20.0) -> None:
     """Wait until something that other tasks bring about is so."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):

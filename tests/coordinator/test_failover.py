@@ -248,3 +248,21 @@ async def test_replicas_of_different_fingerprints_never_serve_together(start: St
                 if r.role != "render" and sum(r.served.values()) > before[r.replica.id]
             ]
             assert len(set(served)) == 1
+
+
+async def test_a_descriptor_that_prefill_refuses_is_the_encoders_fault(start: Start) -> None:
+    async with start(SPLIT, overlap=False) as stage:
+        refusal = InvalidRequest("of a host that is not allowed", "ec_transfer_params")
+        stage.of("prefill")[0].fail = once("prefill", refusal)
+        await check_answer(stage)
+        assert stage.cluster.encodes == {"a": 2}
+        assert all(replica.served["encode"] == 1 for replica in stage.of("encode"))
+
+
+async def test_ids_that_replicas_see_are_nobody_elses(start: Start) -> None:
+    async with start(SPLIT) as stage:
+        answers = await asyncio.gather(*(stage.chat("hi", request_id="mine") for _ in range(2)))
+        assert {answer.json()["id"] for answer in answers} == {"chatcmpl-mine"}
+        seen = {call.request_id for name, call in stage.cluster.calls if name == "prefill"}
+        assert len(seen) == 2
+        assert all(one.startswith("chatcmpl-mine-") for one in seen)
