@@ -153,7 +153,6 @@ def _assemble(
             kv_transfer(config, connector, engine, kv, digest),
             Limits((config.model_name,), max_len, config.max_num_seqs, config.seed),
             config.max_queued_requests,
-            metrics,
         )
     return Parts(connector, engine, encoder, publisher, scheduler, pool, generator, max_len)
 

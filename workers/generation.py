@@ -11,69 +11,25 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import msgspec
 import torch
 
 from protocol.deadline import Deadline
-from protocol.errors import (
-    DeadlineExceeded,
-    InternalError,
-    InvalidRequest,
-    Overloaded,
-    TriptychError,
-    Unavailable,
-)
-from protocol.generate import FinishReason, GenerateRequest, Logprobs, Usage
+from protocol.errors import InvalidRequest, Overloaded, Unavailable
+from protocol.generate import GenerateRequest, Usage
 from protocol.rpc import Prefilled, TokenDelta
 from protocol.transfer import KvHandoff, kv_params
-from telemetry.workers import WorkerMetrics
 from workers.adapters.base import Adapter
 from workers.admission import Admitted, Limits, admit
-from workers.engine import (
-    Allocated,
-    Engine,
-    Failed,
-    Finished,
-    ItemMissing,
-    Message,
-    Pinned,
-    Token,
-)
+from workers.engine import Allocated, Engine, Finished, Pinned
 from workers.handoff import KvTransfer, handoff_of
 from workers.kv_buffer import KvBuffer
 from workers.media import MediaItem, MediaLoader
-from workers.publisher import raise_together
 from workers.runner import Prompt
-from workers.stream import Aborted, WorkStream
+from workers.running import Running
+from workers.stream import Aborted
 from workers.work import MediaSpan, Work
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A request that is in the engine.
-
-    Attributes:
-        loads: a task per item of the prompt.
-        open: choices that are not over.
-        offered: whether the KV blocks were offered to another replica.
-        generated: tokens of all choices so far, resumed and handed-over ones included.
-    """
-
-    work: Work
-    admitted: Admitted
-    prompt: Prompt
-    handoff: KvHandoff | None
-    stream: WorkStream = field(default_factory=WorkStream)
-    loads: list[asyncio.Task[torch.Tensor]] = field(default_factory=list)
-    open: set[int] = field(default_factory=set)
-    generated: int = 0
-    offered: bool = False
-
-    @property
-    def usage(self) -> Usage:
-        return Usage.of(len(self.admitted.request.token_ids), self.generated)
 
 
 class Generator:
@@ -87,7 +43,6 @@ class Generator:
         transfer: moves KV blocks.
         limits: what requests may ask for.
         max_queued: requests that may be in the engine beyond those that run.
-        metrics: of this worker.
     """
 
     def __init__(
@@ -99,7 +54,6 @@ class Generator:
         transfer: KvTransfer,
         limits: Limits,
         max_queued: int,
-        metrics: WorkerMetrics,
     ) -> None:
         self._adapter = adapter
         self._engine = engine
@@ -108,15 +62,15 @@ class Generator:
         self._transfer = transfer
         self._limits = limits
         self._max_open = max_queued + limits.max_seqs
-        self._metrics = metrics
         self._ids = itertools.count(1)
         self._running: dict[int, Running] = {}
+        self._open = 0
         self.draining = False
 
     @property
     def open(self) -> int:
         """Requests that are not over."""
-        return len(self._running)
+        return self._open
 
     async def prefill(
         self, request: GenerateRequest, deadline: Deadline, lease_s: float
@@ -130,19 +84,17 @@ class Generator:
         """
         async with self._enter(request, deadline, prefill=True) as running:
             deltas: list[TokenDelta] = []
-            first: list[int] = []
             while True:
-                for message in await self.read(running, deadline):
-                    if isinstance(message, Token):
-                        running.generated += 1
-                        first.append(message.token)
-                        deltas.append(_delta([message]))
-                    elif isinstance(message, Pinned):
+                messages = await running.read(deadline)
+                deltas += running.tokens(messages)
+                for message in messages:
+                    if isinstance(message, Aborted):
+                        return Prefilled(deltas + running.aborted(), None, running.usage)
+                    if isinstance(message, Pinned):
+                        first = tuple(delta.token_ids[0] for delta in deltas)
                         params = None
                         if message.blocks:
-                            params = await self._offer(
-                                running, message.blocks, tuple(first), lease_s
-                            )
+                            params = await self._offer(running, message.blocks, first, lease_s)
                         return Prefilled(deltas, params, running.usage)
 
     @asynccontextmanager
@@ -158,7 +110,8 @@ class Generator:
         """End every request of this id with finish_reason `abort`; unknown ids are ignored."""
         for running in list(self._running.values()):
             if running.admitted.request.request_id == request_id:
-                self._engine.abort(running.work.id)
+                if not running.adopting:
+                    self._engine.abort(running.work.id)
                 running.stream.put([Aborted()])
 
     # --- parts -------------------------------------------------------------------------------
@@ -169,8 +122,19 @@ class Generator:
     ) -> AsyncIterator[Running]:
         if self.draining:
             raise Unavailable("this worker is draining")
-        if len(self._running) >= self._max_open:
+        if self._open >= self._max_open:
             raise Overloaded("this worker's queue is full", retry_after=1.0)
+        self._open += 1
+        try:
+            async with self._submitted(request, deadline, prefill=prefill) as running:
+                yield running
+        finally:
+            self._open -= 1
+
+    @asynccontextmanager
+    async def _submitted(
+        self, request: GenerateRequest, deadline: Deadline, *, prefill: bool
+    ) -> AsyncIterator[Running]:
         admitted = admit(request, self._adapter.shape, self._limits)
         handoff = None if prefill else handoff_of(request, self._kv)
         items = [] if handoff else await self._media.prepare(request, deadline)
@@ -252,44 +216,11 @@ class Generator:
     ) -> torch.Tensor:
         try:
             rows = await self._media.load(item, salt, deadline)
-        except TriptychError:
+        except Exception:
             self._engine.media_failed(running.work.id, index)
             raise
         self._engine.media_ready(running.work.id, index, rows)
         return rows
-
-    async def read(self, running: Running, deadline: Deadline) -> list[Message | Aborted]:
-        """What the engine says next.
-
-        Raises:
-            TriptychError: the request failed.
-        """
-        try:
-            async with asyncio.timeout(deadline.remaining()):
-                messages = await running.stream.get()
-        except TimeoutError:
-            raise DeadlineExceeded("the request's time is over") from None
-        for message in messages:
-            if isinstance(message, Failed):
-                raise message.error
-            if isinstance(message, ItemMissing):
-                await self._raise_missing(running, message.index)
-        return messages
-
-    async def _raise_missing(self, running: Running, index: int) -> None:
-        """Raise the failure of an item, naming all items that have failed by now."""
-        await asyncio.wait([running.loads[index]])
-        results = [
-            load.exception() or load.result()
-            for load in running.loads
-            if load.done() and not load.cancelled()
-        ]
-        try:
-            raise_together(results)
-        except TriptychError as error:
-            error.stage = error.stage or "prefill"
-            raise
-        raise InternalError("an item is missing and nobody knows why")
 
     async def _offer(
         self, running: Running, blocks: list[int], first: tuple[int, ...], lease_s: float
@@ -310,7 +241,11 @@ class Generator:
         """Fill a request's blocks with the keys and values that it brings."""
         if running.handoff is None:
             raise InvalidRequest("there is nothing to adopt", "kv_transfer_params")
-        await self._transfer.fetch(running.handoff.source, blocks, deadline)
+        running.adopting = True
+        try:
+            await self._transfer.fetch(running.handoff.source, blocks, deadline)
+        finally:
+            running.adopting = False
         self._engine.kv_loaded(running.work.id)
 
     def stop_choice(self, running: Running, choice: int) -> None:
@@ -341,43 +276,16 @@ class Run:
         running = self._running
         over = False
         while not over:
-            messages = await self._generator.read(running, self._deadline)
+            messages = await running.read(self._deadline)
             for message in messages:
                 if isinstance(message, Allocated):
                     await self._generator.adopt(running, message.blocks, self._deadline)
-            deltas = self._tokens(messages)
-            over = any(isinstance(message, Finished | Aborted) for message in messages)
+            deltas = running.tokens(messages)
             if any(isinstance(message, Aborted) for message in messages):
-                deltas += [TokenDelta(index=c, finish_reason="abort") for c in sorted(running.open)]
+                deltas += running.aborted()
+            over = any(isinstance(message, Finished | Aborted) for message in messages)
             if over:
                 last = deltas.pop() if deltas else TokenDelta(index=running.work.choices[0])
                 deltas.append(msgspec.structs.replace(last, usage=running.usage))
             for delta in deltas:
                 yield delta
-
-    def _tokens(self, messages: list[Message | Aborted]) -> list[TokenDelta]:
-        """A delta per choice that has new tokens and was not stopped."""
-        running = self._running
-        tokens: dict[int, list[Token]] = {}
-        for message in messages:
-            if isinstance(message, Token) and message.choice in running.open:
-                tokens.setdefault(message.choice, []).append(message)
-                if message.finish is not None:
-                    running.open.discard(message.choice)
-        running.generated += sum(map(len, tokens.values()))
-        return [_delta(batch) for batch in tokens.values()]
-
-
-def _delta(tokens: list[Token]) -> TokenDelta:
-    entries = [token.logprob for token in tokens if token.logprob is not None]
-    reason: FinishReason | None = None
-    detail: int | str | None = None
-    if tokens[-1].finish is not None:
-        reason, detail = tokens[-1].finish
-    return TokenDelta(
-        index=tokens[0].choice,
-        token_ids=[token.token for token in tokens],
-        logprobs=Logprobs(entries) if entries else None,
-        finish_reason=reason,
-        stop_reason=detail,
-    )
