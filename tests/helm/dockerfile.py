@@ -61,9 +61,11 @@ def lint(instructions: list[Instruction]) -> list[str]:
     users = [i for i in instructions if i.name == "USER" and i.stage == last_stage]
     if not users or users[-1].text.split(":")[0] in ("root", "0"):
         findings.append("0: DL3002 the last user must not be root")
-    for name in ("ENTRYPOINT", "CMD"):
-        if sum(i.name == name and i.stage == last_stage for i in instructions) > 1:
-            findings.append(f"0: DL4004 more than one {name}")
+    findings += [
+        f"0: DL4004 more than one {name}"
+        for name in ("ENTRYPOINT", "CMD")
+        if sum(i.name == name and i.stage == last_stage for i in instructions) > 1
+    ]
     stages = [
         m[1] for i in instructions if i.name == "FROM" and (m := re.search(r" AS (\S+)$", i.text))
     ]

@@ -9,11 +9,11 @@ limits, security contexts, volumes other than ConfigMaps, DNS (the test hook's U
 from __future__ import annotations
 
 import base64
-import contextlib
 import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +21,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -139,7 +140,7 @@ class LocalCluster:
         """Pods of a component."""
         return [pod for pod in self.pods if pod.component == component]
 
-    def wait_ready(self, component: str, count: int, seconds: float = 120.0) -> None:
+    def wait_ready(self, component: str, count: int, seconds: float = 400.0) -> None:
         """Wait until so many pods of a component are ready."""
         until = time.monotonic() + seconds
         while sum(pod.ready and not pod.terminating for pod in self.of(component)) != count:
@@ -158,14 +159,7 @@ class LocalCluster:
 
     def run_test_hook(self) -> subprocess.CompletedProcess[str]:
         """What `helm test` does: the hook's pod to its end."""
-        (pod,) = [
-            p for p in of_kind(self.manifests, "Pod").values()
-            if p["metadata"]["annotations"].get("helm.sh/hook") == "test"
-        ]  # fmt: skip
-        container = main_container(pod)
-        environment = self._environment(pod, "127.0.0.1", "test")
-        environment["TRIPTYCH_URL"] = self.resolve(environment["TRIPTYCH_URL"])
-        return run_hook(container, environment, self._mounts(pod))
+        return run_test_hook(self.manifests, self.resolve, self._folder)
 
     # --- kubelet and endpoint controller ------------------------------------------------------
 
@@ -213,10 +207,11 @@ class LocalCluster:
 
     def _start(self, name: str, address: str, template: Manifest) -> LocalPod:
         container = main_container(template)
-        environment = self._environment(template, address, name)
-        command = localized(
-            [*container["command"], *container["args"]], environment, self._mounts(template)
-        )
+        fields = {"status.podIP": address, "metadata.name": name}
+        environment = environment_of(self.manifests, template, fields)
+        here = mounts(self.manifests, template, self._folder)
+        command = localized([*container["command"], *container["args"]], environment, here)
+        command = found(command)
         log = self._folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -224,49 +219,73 @@ class LocalCluster:
             )
         return LocalPod(name, address, template, process, log)
 
-    def _environment(self, pod: Manifest, address: str, name: str) -> dict[str, str]:
-        fields = {"status.podIP": address, "metadata.name": name}
-        environment = local_environment()
-        for entry in main_container(pod)["env"]:
-            source = entry.get("valueFrom", {})
-            if "fieldRef" in source:
-                value = fields[source["fieldRef"]["fieldPath"]]
-            elif "secretKeyRef" in source:
-                key = source["secretKeyRef"]
-                data = of_kind(self.manifests, "Secret")[key["name"]]["data"]
-                value = base64.b64decode(data[key["key"]]).decode()
-            else:
-                value = entry["value"]
-            environment[entry["name"]] = value
-        return environment
 
-    def _mounts(self, pod: Manifest) -> dict[str, str]:
-        """Where the pod sees a ConfigMap -> where it is here."""
-        found = {}
-        volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
-        for mount in main_container(pod)["volumeMounts"]:
-            source = volumes[mount["name"]].get("configMap")
-            if source is not None:
-                found[mount["mountPath"]] = str(self._write(source["name"]))
-        return found
-
-    def _write(self, name: str) -> Path:
-        config = of_kind(self.manifests, "ConfigMap")[name]
-        folder = self._folder / f"configmap-{name}"
-        folder.mkdir(exist_ok=True)
-        for file, text in config.get("data", {}).items():
-            (folder / file).write_text(text)
-        for file, data in config.get("binaryData", {}).items():
-            (folder / file).write_bytes(base64.b64decode(data))
-        return folder
+def environment_of(
+    manifests: list[Manifest], pod: Manifest, fields: dict[str, str]
+) -> dict[str, str]:
+    """The environment of a pod's main container; `fields` is what the kubelet knows of the pod."""
+    environment = local_environment()
+    for entry in main_container(pod)["env"]:
+        source = entry.get("valueFrom", {})
+        if "fieldRef" in source:
+            value = fields[source["fieldRef"]["fieldPath"]]
+        elif "secretKeyRef" in source:
+            key = source["secretKeyRef"]
+            data = of_kind(manifests, "Secret")[key["name"]]["data"]
+            value = base64.b64decode(data[key["key"]]).decode()
+        else:
+            value = entry["value"]
+        environment[entry["name"]] = value
+    return environment
 
 
-def run_hook(
-    container: Manifest, environment: dict[str, str], mounts: dict[str, str]
+def mounts(manifests: list[Manifest], pod: Manifest, folder: Path) -> dict[str, str]:
+    """Where the pod sees a ConfigMap -> where it is here, below `folder`."""
+    found = {}
+    volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
+    for mount in main_container(pod)["volumeMounts"]:
+        source = volumes[mount["name"]].get("configMap")
+        if source is not None:
+            config = of_kind(manifests, "ConfigMap")[source["name"]]
+            found[mount["mountPath"]] = str(_written(config, folder))
+    return found
+
+
+def _written(config: Manifest, folder: Path) -> Path:
+    place = folder / f"configmap-{config['metadata']['name']}"
+    place.mkdir(exist_ok=True)
+    for file, text in config.get("data", {}).items():
+        (place / file).write_text(text)
+    for file, data in config.get("binaryData", {}).items():
+        (place / file).write_bytes(base64.b64decode(data))
+    return place
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports that are free on every interface."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("", 0))
+    ports = [int(one.getsockname()[1]) for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def run_test_hook(
+    manifests: list[Manifest], resolve: Callable[[str], str], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """A container that runs to its end."""
-    visible = {name: localized([value], {}, mounts)[0] for name, value in environment.items()}
-    command = localized(container["command"], environment, mounts)
+    """The chart's test hook as a process; `resolve` stands in for DNS."""
+    (pod,) = [
+        p for p in of_kind(manifests, "Pod").values()
+        if p["metadata"]["annotations"].get("helm.sh/hook") == "test"
+    ]  # fmt: skip
+    fields = {"status.podIP": "127.0.0.1", "metadata.name": "test"}
+    environment = environment_of(manifests, pod, fields)
+    environment["TRIPTYCH_URL"] = resolve(environment["TRIPTYCH_URL"])
+    here = mounts(manifests, pod, folder)
+    visible = {name: localized([value], {}, here)[0] for name, value in environment.items()}
+    command = found(localized(main_container(pod)["command"], environment, here))
     return subprocess.run(
         command, env=visible, capture_output=True, text=True, check=False, timeout=300
     )
@@ -288,11 +307,13 @@ def localized(command: list[Any], environment: dict[str, str], mounts: dict[str,
             if text.startswith(f"{inside}/"):
                 text = outside + text.removeprefix(inside)
         expanded.append(text)
-    with contextlib.suppress(FileNotFoundError):
-        here = Path(sys.executable).parent / expanded[0]
-        if here.exists():
-            expanded[0] = str(here)
     return expanded
+
+
+def found(command: list[str]) -> list[str]:
+    """The command with its program where this environment has it."""
+    here = Path(sys.executable).parent / command[0]
+    return [str(here) if here.is_file() else command[0], *command[1:]]
 
 
 def _selects(selector: dict[str, str], pod: LocalPod) -> bool:

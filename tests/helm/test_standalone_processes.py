@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -12,20 +11,10 @@ import pytest
 
 from tests.helm.combinations import DEMO
 from tests.helm.fake_api_server import FakeApiServer
-from tests.helm.local_pods import LocalCluster
+from tests.helm.local_pods import LocalCluster, free_ports
 from tests.helm.rendering import deep_merge, render, values
 
-pytestmark = pytest.mark.cluster
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("", 0))
-    ports = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

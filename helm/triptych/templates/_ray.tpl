@@ -131,6 +131,11 @@ then redeploys no other. Secrets come from the environment.
   value: "1"
 - name: RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S
   value: "5"
+- name: RAY_SERVE_PORT_QUARANTINE_S
+  value: "5"
+{{- /* Ray gives way to everything else by default; here its processes are the service. */}}
+- name: RAY_worker_niceness
+  value: "0"
 - name: TOKENIZERS_PARALLELISM
   value: "false"
 {{- end -}}
