@@ -6,8 +6,9 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 
+from coordinator.member import Member
 from coordinator.receipt import Receipt
-from coordinator.replicas import Member, ReplicaPool
+from coordinator.replicas import ReplicaPool
 from coordinator.retry import Attempt
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, TriptychError

@@ -15,9 +15,10 @@ import msgspec
 from coordinator.calls import at_replica
 from coordinator.concurrency import StopStream, next_of
 from coordinator.config import CoordinatorConfig
+from coordinator.member import Member
 from coordinator.progress import Progress
 from coordinator.receipt import How
-from coordinator.replicas import Member, ReplicaPool
+from coordinator.replicas import ReplicaPool
 from coordinator.retry import Attempt, Retries
 from coordinator.stages.decode import DecodeStage
 from coordinator.stages.encode import EncodeStage, Encoding

@@ -1,8 +1,7 @@
 """Who can serve a stage right now, and who gets the next call.
 
-A `Member` is one replica as this coordinator sees it: its connection, its last word on its load,
-the calls that we have in flight to it. `ReplicaPool` follows membership and status streams and
-grants members to callers in the order they came.
+`ReplicaPool` follows membership and status streams and grants members to callers in the order
+they came.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from coordinator.breaker import Breaker
 from coordinator.clients.base import StageClient
 from coordinator.config import CoordinatorConfig, StageConfig
+from coordinator.member import Member
 from coordinator.membership.base import Membership, Snapshot
 from coordinator.routing.base import Policy
 from coordinator.routing.consistent_hash import BoundedConsistentHash
@@ -40,74 +39,6 @@ STAGE_OF: dict[Role, str] = {
     "all": "prefill",
 }
 """The stage that an error names when no replica of the role can take a call."""
-
-FOREIGN = "foreign"
-"""The cohort of servers that are not ours: they have no fingerprint."""
-
-
-class Member:
-    """One replica as this coordinator sees it."""
-
-    def __init__(self, replica: Replica, client: StageClient) -> None:
-        self.replica = replica
-        self.client = client
-        self.status: ReplicaStatus | None = None
-        self.in_flight = 0
-        self.intended = 0
-        self.listed = True
-        self.breaker = Breaker()
-
-    @property
-    def id(self) -> str:
-        return self.replica.id
-
-    @property
-    def role(self) -> Role:
-        return self.replica.role
-
-    @property
-    def native(self) -> bool:
-        return self.replica.engine == "native"
-
-    @property
-    def cohort(self) -> str:
-        """Digest of the fingerprint, or FOREIGN."""
-        fingerprint = self.replica.fingerprint
-        return FOREIGN if fingerprint is None or not self.native else fingerprint.digest
-
-    @property
-    def ready(self) -> bool:
-        """Whether it takes new work."""
-        status = self.status
-        return (
-            self.listed
-            and status is not None
-            and status.ready
-            and not status.draining
-            and not self.breaker.open
-        )
-
-    @property
-    def load(self) -> float:
-        """Calls it works on: what it says, or what we have in flight where that is more."""
-        status = self.status
-        reported = status.running + status.waiting if status is not None else 0
-        return max(self.in_flight, reported) + self.intended
-
-    @contextlib.contextmanager
-    def intend(self) -> Iterator[None]:
-        """Count a call that is about to be made."""
-        self.intended += 1
-        try:
-            yield
-        finally:
-            self.intended -= 1
-
-    def joins(self, cohort: str | None) -> bool:
-        """Whether it may serve a request of the cohort; render and encode mix with foreign ones."""
-        if cohort is None or self.role == "render" or self.cohort == cohort:
-            return True
-        return self.role == "encode" and FOREIGN in (cohort, self.cohort)
 
 
 @dataclass(slots=True, eq=False)

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
+from coordinator.member import Member
 from coordinator.receipt import Receipt
-from coordinator.replicas import Member
 from protocol.deadline import Deadline
 from protocol.errors import (
     ClientError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from coordinator.member import Member
 from coordinator.receipt import Receipt
-from coordinator.replicas import Member
 from coordinator.topology import Plan
 from protocol.deadline import Deadline
 from protocol.features import ItemRef

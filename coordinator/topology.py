@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.replicas import Member, ReplicaPool
+from coordinator.member import Member
+from coordinator.replicas import ReplicaPool
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Unavailable
 from protocol.replica import Role

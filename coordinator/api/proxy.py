@@ -9,7 +9,7 @@ from coordinator.api.streaming import WholeAnswer
 from coordinator.calls import at_replica
 from coordinator.clients.http import HttpPeer
 from coordinator.front import Front
-from coordinator.replicas import Member
+from coordinator.member import Member
 from coordinator.state import Admitted
 from protocol.errors import Unavailable
 from serving.http import read_body, require_scale_out

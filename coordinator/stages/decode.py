@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 from coordinator.config import CoordinatorConfig
-from coordinator.replicas import Member
+from coordinator.member import Member
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Unavailable
 from protocol.generate import GenerateRequest

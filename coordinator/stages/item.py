@@ -11,7 +11,8 @@ from typing import Any
 from coordinator.calls import at_replica
 from coordinator.config import CoordinatorConfig
 from coordinator.directory import Directory, ItemKey
-from coordinator.replicas import Member, ReplicaPool
+from coordinator.member import Member
+from coordinator.replicas import ReplicaPool
 from coordinator.routing.consistent_hash import home
 from coordinator.state import RenderedPrompt
 from coordinator.topology import Plan

@@ -8,7 +8,7 @@ import msgspec
 
 from coordinator.concurrency import Janitor
 from coordinator.config import CoordinatorConfig
-from coordinator.replicas import Member
+from coordinator.member import Member
 from coordinator.state import Encoded, Prefilled
 from coordinator.topology import Plan
 from protocol.deadline import Deadline

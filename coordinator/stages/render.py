@@ -11,7 +11,8 @@ import msgspec
 
 from coordinator.calls import at_replica
 from coordinator.concurrency import Janitor
-from coordinator.replicas import Member, ReplicaPool
+from coordinator.member import Member
+from coordinator.replicas import ReplicaPool
 from coordinator.retry import Retries
 from coordinator.state import Admitted, RenderedPrompt
 from protocol.deadline import Deadline

@@ -15,7 +15,8 @@ from coordinator.config import CoordinatorConfig
 from coordinator.membership.pushed import PushedMembership
 from coordinator.server import CoordinatorServer
 from protocol.replica import Role
-from tests.coordinator.stub_stages import Cluster, StubReplica, WordDerenderer, eventually
+from tests.coordinator.stub_stages import Cluster, StubReplica
+from tests.coordinator.stub_words import WordDerenderer, eventually
 
 SPLIT: tuple[Role, ...] = ("render", "encode", "encode", "prefill", "decode")
 FUSED: tuple[Role, ...] = ("render", "encode", "encode", "prefill_decode")

@@ -9,7 +9,7 @@ import pytest
 from coordinator.admission import Admission, AdmissionConfig
 from protocol.errors import Overloaded
 from tests.coordinator.conftest import SPLIT, Start
-from tests.coordinator.stub_stages import eventually
+from tests.coordinator.stub_words import eventually
 
 
 def test_requests_above_the_limit_are_refused_until_one_leaves() -> None:

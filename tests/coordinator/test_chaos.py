@@ -8,7 +8,7 @@ import random
 
 from protocol.replica import Role
 from tests.coordinator.conftest import Stage, Start, events
-from tests.coordinator.stub_stages import expected
+from tests.coordinator.stub_words import expected
 
 ROLES: tuple[Role, ...] = (
     "render", "render", "encode", "encode", "encode", "prefill", "prefill", "decode", "decode",

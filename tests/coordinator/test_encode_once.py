@@ -6,7 +6,7 @@ import asyncio
 
 from protocol.errors import TransferError, Unavailable
 from tests.coordinator.conftest import SPLIT, Stage, Start
-from tests.coordinator.stub_stages import eventually
+from tests.coordinator.stub_words import eventually
 
 
 def calls(stage: Stage) -> int:

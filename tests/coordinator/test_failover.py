@@ -17,7 +17,8 @@ from protocol.errors import (
 )
 from protocol.replica import Role
 from tests.coordinator.conftest import ALL, FUSED, SPLIT, Stage, Start, events
-from tests.coordinator.stub_stages import StubReplica, eventually, expected
+from tests.coordinator.stub_stages import StubReplica
+from tests.coordinator.stub_words import eventually, expected
 
 PROMPT = [2, 9, 9, 9, 9, *(10 + ord(c) % 80 for c in "hi")]
 

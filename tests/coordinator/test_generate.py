@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.coordinator.conftest import FUSED, SPLIT, Stage, Start, events
-from tests.coordinator.stub_stages import eventually, expected
+from tests.coordinator.stub_words import eventually, expected
 
 PROMPT = [2, 9, 9, 9, 9, 30]
 

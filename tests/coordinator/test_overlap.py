@@ -9,7 +9,7 @@ import pytest
 from protocol.errors import InvalidRequest, TransferError, Unavailable
 from protocol.replica import Role
 from tests.coordinator.conftest import FUSED, SPLIT, Start
-from tests.coordinator.stub_stages import eventually, expected
+from tests.coordinator.stub_words import eventually, expected
 
 PROMPT = [2, 9, 9, 9, 9, *(10 + ord(c) % 80 for c in "hi")]
 

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.replica import ReplicaStatus, Role
 from tests.coordinator.conftest import ALL, FUSED, SPLIT, Start, events
-from tests.coordinator.stub_stages import eventually, expected
+from tests.coordinator.stub_words import eventually, expected
 
 
 def words(tokens: list[int]) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from serving.http_server import HttpServer
-from tests.coordinator.stub_stages import next_token
+from tests.coordinator.stub_words import next_token
 
 
 class ForeignServer:

@@ -15,7 +15,7 @@ from coordinator.membership.static import StaticMembership
 from coordinator.replicas import ReplicaPool
 from coordinator.server import CoordinatorServer
 from tests.coordinator.clients.foreign_server import ForeignServer
-from tests.coordinator.stub_stages import WordDerenderer, eventually, expected
+from tests.coordinator.stub_words import WordDerenderer, eventually, expected
 
 PROMPT = [2, 9, 9, 9, 9, 30]
 
