@@ -299,6 +299,13 @@ def test_client_transfer_params_beyond_64_bit_are_no_500(fleet: Fleet, http: htt
     assert response.status_code in (200, 400), response.text
 
 
+def test_no_log_holds_a_picture_or_a_trace(fleet: Fleet) -> None:
+    for process in fleet.processes.all:
+        written = process.output()
+        assert "base64," not in written, process.name
+        assert "Traceback" not in written, process.name
+
+
 def test_every_server_is_alive_after_all_this(fleet: Fleet, http: httpx.Client) -> None:
     for process in fleet.processes.all:
         assert process.running, process.name

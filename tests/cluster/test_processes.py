@@ -60,7 +60,9 @@ def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
 
 def test_a_coordinator_without_replicas_is_live_but_not_healthy(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        door = processes.coordinator(["127.0.0.1:1"], api_keys=["key-1"])
+        door = processes.coordinator(
+            ["127.0.0.1:1"], api_keys=["key-1"], cluster_token="token-1", request_timeout_s=2.0
+        )
         door.ready(time.monotonic() + 60, healthy=False)
         with httpx.Client(base_url=door.http, timeout=10) as client:
             assert client.get("/live").status_code == 200
@@ -76,5 +78,11 @@ def test_a_coordinator_without_replicas_is_live_but_not_healthy(tmp_path: Path) 
                 assert closed.status_code == 403
                 assert "--enable-scale-out" in closed.json()["error"]["message"]
                 assert client.get(path, headers=key).status_code == 405
+            body = {"messages": [{"role": "user", "content": "secret words"}]}
+            refused = client.post("/v1/chat/completions", headers=key, json=body)
+            assert refused.status_code in (503, 504)
+            assert refused.json()["error"]["retryable"] is True
         door.terminate()
         assert door.wait(15) == 0
+        for secret in ("key-1", "token-1", "secret words"):
+            assert secret not in door.output()
