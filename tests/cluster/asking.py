@@ -60,7 +60,7 @@ def mixed(count: int, seed: int = 2) -> list[Example]:
         ("colour", None),
         ("which", 4),
         ("count", None),
-        ("describe_each", 2),
+        ("which", 2),
         ("which", 3),
         ("describe", None),
     )
