@@ -93,6 +93,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         ):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name} must be at least 1", name)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InvalidRequest(
+                "max_num_batched_tokens must be at least max_num_seqs: each running choice needs "
+                "a token of every step",
+                "max_num_batched_tokens",
+            )
         for name in ("threads", "max_model_len", "embedding_cache_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"{name} must not be negative", name)

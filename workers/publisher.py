@@ -170,9 +170,11 @@ class Publisher:
             if pixels.layout.rows != item.rows:
                 raise _wrong_rows(item, pixels.layout.rows)
             rows = await self._encoder.encode(item.mm_hash, pixels)
+            if rows.device.type != "cpu":
+                rows = await asyncio.to_thread(rows.cpu)
             return await self._connector.publish(
                 item.mm_hash,
-                as_buffer(rows.cpu()),
+                as_buffer(rows),
                 shape=shape,
                 dtype=self._dtype,
                 salt=salt,

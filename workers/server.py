@@ -21,12 +21,15 @@ from serving.auth import require_token_beyond_loopback
 from serving.http import edge
 from serving.http_server import HttpServer
 from serving.rpc_server import RpcServer
+from telemetry.logs import logger
 from telemetry.workers import WorkerMetrics
 from workers.assembly import Parts, assemble, load_model
 from workers.config import WorkerConfig
 from workers.http_api import WorkerApi
 from workers.service import WorkerService
 from workers.status import StatusBoard
+
+_log = logger(__name__)
 
 
 class WorkerServer:
@@ -63,6 +66,7 @@ class WorkerServer:
             Unavailable: an address is taken.
         """
         config = self._config
+        began = time.monotonic()
         model = await asyncio.to_thread(load_model, config)
         parts = await assemble(config, model, self._metrics)
         self._parts = parts
@@ -86,6 +90,15 @@ class WorkerServer:
             model=config.model_name,
             max_model_len=parts.max_model_len,
             has_vision=model.tower is not None,
+        )
+        _log.info(
+            "worker ready",
+            replica=self._replica.id,
+            model=config.model_name,
+            device=str(model.device),
+            dtype=model.dtype_name,
+            kv_blocks=parts.pool.num_blocks if parts.pool is not None else 0,
+            seconds=round(time.monotonic() - began, 2),
         )
         return self._replica
 
