@@ -46,12 +46,14 @@ class _Moved:
     Attributes:
         viewed: the bytes in the producer's memory, right only while the lease lasts.
         destination: scratch memory that holds them.
+        quarantined: the read was given up and goes on; it ends its lease by itself.
     """
 
     granted: Granted
     lease: HeldLease
     viewed: memoryview | None = None
     destination: Destination | None = None
+    quarantined: bool = False
 
 
 class Consumer:
@@ -197,12 +199,13 @@ class Consumer:
             if moved.viewed is None:
                 # Half of the time is left to the next transport.
                 limit = deadline if last else deadline.within(deadline.remaining("transfer") / 2)
-                await self._receive(transport, channel, moved, into, limit)
+                await self._receive(transport, peer, channel, moved, into, limit)
                 if not transport.pushes:
                     await self._confirm(peer, lease, item)
             done = True
         finally:
-            if moved is not None and (moved.viewed is None or not done):
+            held = moved is None or moved.quarantined or (done and moved.viewed is not None)
+            if moved is not None and not held:
                 peer.release(moved.lease, done=done)
                 if not done and moved.destination is not None:
                     moved.destination.free()
@@ -213,6 +216,7 @@ class Consumer:
     async def _receive(
         self,
         transport: Transport,
+        peer: Peer,
         channel: Channel,
         moved: _Moved,
         into: Sequence[memoryview] | None,
@@ -230,7 +234,11 @@ class Consumer:
             if transport.stops_at_once:
                 destination.free()
             else:
-                self._scratch.quarantine(destination, channel)
+                # Its lease lasts as long: the producer must go on serving it.
+                moved.quarantined = True
+                self._scratch.quarantine(
+                    destination, channel, lambda: peer.release(moved.lease, done=False)
+                )
             raise
         moved.destination = destination
         if into is not None:

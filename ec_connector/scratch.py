@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -56,9 +56,11 @@ class ScratchPool:
         region = self._regions[STORE_REGION].buffer
         return Destination(region[scratch.offset : scratch.offset + nbytes], self, scratch)
 
-    def quarantine(self, destination: Destination, channel: Channel) -> None:
-        """Free the destination once the channel has settled."""
-        task = asyncio.create_task(_free_when_settled(destination, channel))
+    def quarantine(
+        self, destination: Destination, channel: Channel, settled: Callable[[], None]
+    ) -> None:
+        """Free the destination once the channel has settled, and call `settled`."""
+        task = asyncio.create_task(_free_when_settled(destination, channel, settled))
         self._quarantined.add(task)
         task.add_done_callback(self._quarantined.discard)
 
@@ -70,8 +72,11 @@ class ScratchPool:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _free_when_settled(destination: Destination, channel: Channel) -> None:
+async def _free_when_settled(
+    destination: Destination, channel: Channel, settled: Callable[[], None]
+) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_QUARANTINE_S):
             await channel.settled()
     destination.free()
+    settled()

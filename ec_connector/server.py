@@ -117,7 +117,7 @@ class Session(FrameProtocol):
         )
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._asks: dict[int, Ask] = {}
-        self._granted: dict[bytes, int] = {}  # lease -> read, which may still be cancelled
+        self._granted: dict[bytes, tuple[int, Transport]] = {}
         self.is_open = False
         self.pushes: dict[bytes, asyncio.Task[None]] = {}  # by lease
 
@@ -150,7 +150,7 @@ class Session(FrameProtocol):
                 ask = self._asks.pop(frame.id, None)
                 if ask is not None:
                     self._holder.cancel(ask)
-                for lease, read_id in list(self._granted.items()):
+                for lease, (read_id, _) in list(self._granted.items()):
                     if read_id == frame.id:
                         self._end(lease, done=False)
 
@@ -206,7 +206,8 @@ class Session(FrameProtocol):
                 self.send(Failed(read.id, to_wire(result)))
                 return
             lease = result.lease.id
-            self._granted[lease] = read.id
+            self._granted[lease] = (read.id, transport)
+            transport.opened(lease)
             self.send(
                 Granted(
                     read.id,
@@ -249,14 +250,21 @@ class Session(FrameProtocol):
             self._end(lease, done=False)
 
     def _end(self, lease: bytes, *, done: bool) -> None:
-        if not done:
+        if done:
+            self._forget(lease)
+        else:
             self.lapse(lease)  # a push under way is of no use any more
-        self._granted.pop(lease, None)
         self._holder.release(self._id, lease, done=done)
 
     def lapse(self, lease: bytes) -> None:
         """A lease has ended before its reader was done: stop sending."""
-        self._granted.pop(lease, None)
-        if lease in self.pushes:
-            for transport in self._server.transports.values():
-                transport.lapse(lease)
+        transport = self._forget(lease)
+        if transport is not None and lease in self.pushes:
+            transport.lapse(lease)
+
+    def _forget(self, lease: bytes) -> Transport | None:
+        granted = self._granted.pop(lease, None)
+        if granted is None:
+            return None
+        granted[1].ended(lease)
+        return granted[1]

@@ -177,6 +177,12 @@ class Transport(ABC):
         """
         raise NotImplementedError(f"{self.name} does not push")
 
+    def opened(self, lease: bytes) -> None:  # noqa: B027 (most transports need not know)
+        """A peer has been granted a lease to read by this transport."""
+
+    def ended(self, lease: bytes) -> None:  # noqa: B027
+        """That lease has ended."""
+
     def lapse(self, lease: bytes) -> None:  # noqa: B027 (a transport that pulls has nothing to stop)
         """A lease ended while a push may be under way: stop it."""
 

@@ -33,6 +33,7 @@ class Driver(ABC):
         self._name = name
         self._commands: collections.deque[Callable[[], None]] = collections.deque()
         self._stopping = False
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"ec-{name}", daemon=True)
 
     async def start(self) -> None:
@@ -81,6 +82,16 @@ class Driver(ABC):
         self._commands.append(command)
         self._wake()
 
+    def at_once(self, command: Callable[[], None]) -> bool:
+        """Run a short command on the loop itself if the thread is at rest: saves two wake-ups."""
+        if self._commands or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            command()
+        finally:
+            self._lock.release()
+        return True
+
     @abstractmethod
     def _wake(self) -> None:
         """From any thread: make `_wait` return."""
@@ -105,9 +116,10 @@ class Driver(ABC):
         while not self._stopping:
             if not self._commands:
                 self._wait()
-            while self._commands:
-                self._commands.popleft()()
-            self._advance()
+            with self._lock:
+                while self._commands:
+                    self._commands.popleft()()
+                self._advance()
         self._close()
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from ec_connector.copying import INLINE_BYTES
 from ec_connector.messages import Granted
 from ec_connector.regions import Region, SharedMemory, address_of
 from ec_connector.transports.base import Channel, Context, Link, PeerInfo, Transport
@@ -35,7 +37,11 @@ Piece = tuple[int, int]  # (address, nbytes)
 
 _WARM_UP_BYTES = 64
 _FIRST_POLL_S = 20e-6
-_LONGEST_POLL_S = 1e-3
+_SERVING_POLL_S = 200e-6
+_GRACE_S = 1e-3
+_IDLE_POLL_S = 5e-3
+"""Peers that connect wait this long at most; they do so once."""
+
 _NEWS_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -70,7 +76,8 @@ class Agent(Driver):
         self._agent_name = name
         self._agent: Any = None
         self._reading: list[_Reading] = []
-        self._woken = threading.Semaphore(0)
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._serving: set[bytes] = set()
 
     def read(
         self, local: Sequence[Piece], remote: Sequence[Piece], agent: str
@@ -78,9 +85,13 @@ class Agent(Driver):
         """Post a read of pieces that correspond; when it has ended: whether it went well."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
+        caller = threading.get_ident()
 
         def done(state: str) -> None:
-            tell(loop, settle, future, state == "DONE", None)
+            if threading.get_ident() == caller:
+                settle(future, state == "DONE", None)
+            else:
+                tell(loop, settle, future, state == "DONE", None)
 
         def command() -> None:
             try:
@@ -94,11 +105,14 @@ class Agent(Driver):
                 return
             if state == "PROC":
                 self._reading.append(_Reading(handle, done))
+                self._wake()
             else:
                 self._release(handle)
                 done(state)
 
-        self.post(command)
+        short = sum(nbytes for _, nbytes in local) <= INLINE_BYTES
+        if not (short and self.at_once(command)):
+            self.post(command)
         return future
 
     async def register(self, address: int, nbytes: int) -> bytes:
@@ -124,26 +138,50 @@ class Agent(Driver):
         """Forget a peer's agent."""
         await self.do(lambda: self._agent.remove_remote_agent(name))
 
+    def serve(self, lease: bytes) -> None:
+        """A peer may read now: have an eye on the connections, not all work without us."""
+        self._serving.add(lease)
+        if len(self._serving) == 1:
+            # Most reads are over before that and did not need us.
+            asyncio.get_running_loop().call_later(_GRACE_S, self._wake_if_serving)
+
+    def rest(self, lease: bytes) -> None:
+        """That peer reads no more."""
+        self._serving.discard(lease)
+
+    def _wake_if_serving(self) -> None:
+        if self._serving:
+            self._wake()
+
     def _wake(self) -> None:
-        self._woken.release()
+        self._woken.put(None)
 
     def _open(self) -> None:
         logging.getLogger("nixl").setLevel(logging.WARNING)
         from nixl._api import nixl_agent, nixl_agent_config
 
-        self._agent = nixl_agent(self._agent_name, nixl_agent_config(backends=["UCX"]))
+        # Its own progress thread would keep a core busy for as long as the process lives.
+        config = nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+        self._agent = nixl_agent(self._agent_name, config)
         if "UCX" not in self._agent.backends:
             raise RuntimeError("its UCX backend is not there")
 
     def _wait(self) -> None:
-        pause = None
+        pause = _IDLE_POLL_S
+        if self._serving:
+            pause = _SERVING_POLL_S
         if self._reading:
             # A tenth of how long the newest read has taken so far.
             age = time.monotonic() - max(reading.started for reading in self._reading)
-            pause = min(_LONGEST_POLL_S, max(_FIRST_POLL_S, age / 10))
-        self._woken.acquire(timeout=pause)
+            pause = min(_SERVING_POLL_S, max(_FIRST_POLL_S, age / 10))
+        with contextlib.suppress(queue.Empty):
+            self._woken.get(timeout=pause)
 
     def _advance(self) -> None:
+        if self._agent is None:
+            return
+        if not self._reading:
+            self._agent.get_new_notifs()  # answers peers that connect
         for reading in list(self._reading):
             try:
                 state = self._agent.check_xfer_state(reading.handle)
@@ -211,6 +249,12 @@ class NixlTransport(Transport):
         self._metadata = await self.agent.register(region.address, region.buffer.nbytes)
         self._regions[region.id] = (region.address, region.buffer.nbytes)
         self.context.changed()
+
+    def opened(self, lease: bytes) -> None:
+        self.agent.serve(lease)
+
+    def ended(self, lease: bytes) -> None:
+        self.agent.rest(lease)
 
     def capability(self) -> bytes:
         return msgspec.msgpack.encode(_Capability(self._metadata, self._regions, self.warm_address))

@@ -111,7 +111,7 @@ async def test_a_fetch_with_too_little_time_says_so_and_leaves_nothing(
     for timeout_s in (0.0005, 0.001, 0.002):
         with contextlib.suppress(TransferError):
             await fetched(consumer, item, timeout_s)
-    await until(lambda: consumer.stats().used_bytes == 0)  # reads that cannot be broken off end
+    await until(lambda: consumer.stats().used_bytes == 0, 30)  # reads that cannot be broken off end
     assert await fetched(consumer, item, 20) == content(1, 16 * 2**20)
     await until(lambda: is_clean(producer))
 
