@@ -104,8 +104,9 @@ class _Parser:
                     raise InvalidRequest(f"{key} must be a string", f"{at}.{key}")
                 out[key] = self._literals.mark(value, media_only=media_only)
         if role == "assistant":
-            if "reasoning" in out:
-                out.setdefault("reasoning_content", out["reasoning"])
+            reasoning = out.get("reasoning_content", out.get("reasoning"))
+            if reasoning is not None:  # templates know it by any of three names
+                out |= dict.fromkeys(("reasoning", "reasoning_content", "thinking"), reasoning)
             calls = message.get("tool_calls")
             if calls:
                 out["tool_calls"] = self._literals.mark(

@@ -25,7 +25,7 @@ from render.messages import Conversation, parse
 from render.pool import MediaPool
 from render.prompt import expand, truncate
 from render.sampling import SamplingDefaults, sampling_params
-from render.template import ChatTemplate
+from render.template import RESERVED, ChatTemplate
 from telemetry.render import RenderMetrics
 
 _THREAD_CHARS = 20_000
@@ -78,7 +78,6 @@ class Renderer:
                 for placeholder in self.family.placeholders.values()
             ),
         )
-        self._reserved = self.template.reserved
 
     async def start(self) -> None:
         """Start the media processes."""
@@ -328,7 +327,7 @@ class Renderer:
     def _template_kwargs(self, request: ChatCompletionRequest) -> dict[str, Any]:
         given = request.chat_template_kwargs or {}
         for name in given:
-            if name in self._reserved:
+            if name in RESERVED:
                 raise InvalidRequest(
                     f"chat_template_kwargs.{name} is set by the server",
                     f"chat_template_kwargs.{name}",

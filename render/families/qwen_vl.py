@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from PIL.Image import Image
+from PIL.Image import Image, new
 
 from protocol.items import Batched, Field, Flat
+from render.checkpoint import read_json
 from render.families.base import Checkpoint, Family, Placeholder, Processed, Run
-from render.families.tensors import from_torch, grid
+from render.families.patches import PatchSpec, patches
+from render.families.tensors import from_numpy, from_torch, grid
 
 
 class QwenVl(Family):
@@ -40,30 +43,48 @@ class QwenVl(Family):
                 self._image_id, start + checkpoint.token_text(self._image_id) + end
             ),
         }
+        options = read_json(Path(checkpoint.path) / "preprocessor_config.json")
+        self._spec = PatchSpec.read(options)
+        self._merge: int = options.get("merge_size", 2)
         self._processor: Any = None
 
     def load(self) -> None:
-        from transformers import AutoImageProcessor
-
-        self._processor = AutoImageProcessor.from_pretrained(self.checkpoint.path)
+        """Load what the usual checkpoint needs; another gets the model's own processor."""
+        if self._spec is None:
+            self._own_processor()
+        else:
+            patches(new("RGB", (64, 64)), self._spec)
 
     def image(self, image: Image, kwargs: Mapping[str, Any]) -> Processed:
-        out = self._processor(
-            images=image,
-            return_tensors="pt",
-            **_sized(kwargs),
-            do_rescale=False,
-            do_normalize=False,
-        )
-        patches = out["pixel_values"]
-        t, h, w = (int(n) for n in out["image_grid_thw"][0])
+        spec = self._spec.bounded(kwargs) if self._spec else None
+        if spec is not None:
+            values, thw = patches(image, spec)
+            pixels = from_numpy(values)
+        else:
+            out = self._own_processor()(
+                images=image,
+                return_tensors="pt",
+                **_sized(kwargs),
+                do_rescale=False,
+                do_normalize=False,
+            )
+            pixels = from_torch(out["pixel_values"])
+            t, h, w = (int(n) for n in out["image_grid_thw"][0])
+            thw = (t, h, w)
         return Processed(
             {
-                "pixel_values": Field(from_torch(patches), Flat([[[0, patches.shape[0], None]]])),
-                "image_grid_thw": Field(grid((t, h, w)), Batched(keep_on_cpu=True)),
+                "pixel_values": Field(pixels, Flat([[[0, pixels.shape[0], None]]])),
+                "image_grid_thw": Field(grid(thw), Batched(keep_on_cpu=True)),
             },
-            (Run(self._image_id, math.prod((t, h, w)) // self._processor.merge_size**2),),
+            (Run(self._image_id, math.prod(thw) // self._merge**2),),
         )
+
+    def _own_processor(self) -> Any:
+        if self._processor is None:
+            from transformers import AutoImageProcessor
+
+            self._processor = AutoImageProcessor.from_pretrained(self.checkpoint.path)
+        return self._processor
 
 
 def _sized(kwargs: Mapping[str, Any]) -> dict[str, Any]:

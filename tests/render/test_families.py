@@ -73,6 +73,29 @@ def test_qwen(tmp_path: Path, model_type: str, patch: int) -> None:
     assert set(metadata_of(item.fields)) == {"image_grid_thw"}
 
 
+@pytest.mark.parametrize("patch", [14, 16])
+def test_patches_are_those_of_the_models_own_processor(tmp_path: Path, patch: int) -> None:
+    """Bit for bit, over sizes that grow, shrink and stay."""
+    family = create(open_checkpoint(checkpoints.qwen_vl(tmp_path, "qwen3_vl", patch)))
+    family.load()
+    rng = np.random.default_rng(patch)
+    own = family._own_processor()  # type: ignore[attr-defined]
+    for width, height in [(64, 64), (96, 48), (5, 7), (640, 360), (31, 999), (257, 255), (8, 1500)]:
+        image = Image.fromarray(rng.integers(0, 255, (height, width, 3), np.uint8))
+        size = {"shortest_edge": 1024, "longest_edge": 9000} if width % 2 else None
+        options = {"size": size} if size else {}
+        out = own(
+            images=image, return_tensors="pt", do_rescale=False, do_normalize=False, **options
+        )
+        item = family.image(image, options)
+        values, grid = item.fields["pixel_values"].data, item.fields["image_grid_thw"].data
+        assert isinstance(values, Tensor)
+        assert isinstance(grid, Tensor)
+        assert values.shape == tuple(out["pixel_values"].shape)
+        assert bytes(values.data) == out["pixel_values"].numpy().tobytes()
+        assert bytes(grid.data) == out["image_grid_thw"][0].numpy().tobytes()
+
+
 def test_llava(tmp_path: Path) -> None:
     family = made(
         tmp_path, ["<image>"],

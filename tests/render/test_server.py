@@ -265,7 +265,7 @@ async def test_truncation_keeps_the_end(http: httpx.AsyncClient, tokenizer: Toke
         (chat("x", logit_bias={"1": 2.0}), 400, "logit_bias"),
         (chat("x", response_format={"type": "json_object"}), 400, "response_format"),
         (chat("x", chat_template="{{ 1 }}"), 400, "chat_template"),
-        (chat("x", chat_template_kwargs={"tokenize": True}), 400, "chat_template_kwargs.tokenize"),
+        (chat("x", chat_template_kwargs={"messages": []}), 400, "chat_template_kwargs.messages"),
         (
             chat("x", mm_processor_kwargs={"device": "cuda"}),
             400,
