@@ -37,7 +37,8 @@ OPTIONS = (
     ("grpc.max_metadata_size", MAX_ERROR_BYTES),
     ("grpc.absolute_max_metadata_size", 2 * MAX_ERROR_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Not a pause: how long a connection may take to be made. A busy peer needs more than 100 ms.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),

@@ -221,6 +221,7 @@ class Engine:
                     busy |= self._step()
             except Exception:  # noqa: BLE001 - the thread outlives any request
                 _log.exception("the model's thread failed outside a step")
+                self._fail_all()
             self._flush()
 
     def _drain_commands(self, *, block: bool) -> bool:
@@ -269,6 +270,11 @@ class Engine:
         for work_id in {sequence.work.id for sequence in sequences}:
             self._post(work_id, Failed(InternalError("the model could not compute the request")))
             self._take(scheduler.abort(work_id))
+
+    def _fail_all(self) -> None:
+        """Nobody knows whose fault it was: all requests end, and their readers abort them."""
+        for work_id in self._sinks:
+            self._post(work_id, Failed(InternalError("the engine could not go on")))
 
     def _take(self, events: list[Event], logprobs: list[TokenLogprob | None] | None = None) -> None:
         """Turn what the scheduler says into messages."""

@@ -135,7 +135,7 @@ class WorkerServer:
         waiting = len(parts.encoder) if parts.encoder is not None else 0
         oldest = scheduler.oldest_waiting if scheduler is not None else None
         return ReplicaStatus(
-            ready=not self._draining,
+            ready=parts.engine.alive and not self._draining,
             draining=self._draining,
             running=scheduler.num_running if scheduler is not None else 0,
             waiting=waiting + (scheduler.num_waiting if scheduler is not None else 0),

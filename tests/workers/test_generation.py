@@ -388,3 +388,21 @@ async def test_a_request_that_the_model_cannot_compute_fails_alone(
         await tokens_of(worker, request([66, 5]))
     assert await tokens_of(worker, request([5, 66]))
     await worker.until_idle()
+
+
+async def test_a_fault_of_the_scheduler_ends_what_runs_and_not_the_worker(
+    start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await start_worker("all")
+    scheduler = worker.server.parts.scheduler
+    assert scheduler is not None
+    long = request(text(1), max_tokens=490, ignore_eos=True)
+    stream = worker.channel.stream(GENERATE, long, Deadline.after(20))
+    await anext(stream)
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler, "schedule", lambda: 1 / 0)
+        with pytest.raises(TriptychError, match="could not go on"):
+            async for _ in stream:
+                pass
+    assert await tokens_of(worker, request([5, 66]))
+    await worker.until_idle()
