@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 
 import msgspec
@@ -26,6 +27,9 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         shm_dir: a directory that the connectors of this host share, needed for `shm` between
             network namespaces (pods) only; without it nothing is put into a file system.
         connect_timeout_s: most time to reach a peer.
+        checksum: take a CRC32C of what is published; consumers check it. Needs the extra
+            `checksum`.
+        check_finite: refuse to publish infinities and NaNs.
         threads: threads that copy and move large items.
     """
 
@@ -40,6 +44,8 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_item_bytes: int = 2**30
     shm_dir: str = ""
     connect_timeout_s: float = 5.0
+    checksum: bool = False
+    check_finite: bool = True
     threads: int = 16
 
     def __post_init__(self) -> None:
@@ -60,7 +66,7 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The host that peers connect to."""
         return self.advertise_host or self.host
 
-    def check_reachable(self) -> None:
+    def check_usable(self) -> None:
         """Refuse addresses that cannot work or must not be open.
 
         Raises:
@@ -75,6 +81,8 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise InvalidRequest(
                 f"an exchange on {self.host} needs a cluster token", "ec.cluster_token"
             )
+        if self.checksum and importlib.util.find_spec("google_crc32c") is None:
+            raise InvalidRequest("the extra `checksum` is not installed", "ec.checksum")
 
 
 def is_loopback(host: str) -> bool:

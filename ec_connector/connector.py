@@ -18,11 +18,12 @@ from prometheus_client import CollectorRegistry
 
 from ec_connector.config import EcConfig
 from ec_connector.consumer import Consumer, Fetched
-from ec_connector.copying import as_bytes, copy, run
-from ec_connector.descriptors import Gate, Signer, check_form
+from ec_connector.content import fill
+from ec_connector.copying import as_bytes, run
+from ec_connector.descriptors import Describer, Gate, Signer, check_form
 from ec_connector.handshake import Secret
 from ec_connector.holder import STORE_REGION, Holder
-from ec_connector.keys import belongs_to, item_key
+from ec_connector.keys import item_key
 from ec_connector.memory import Memory
 from ec_connector.regions import Region
 from ec_connector.server import ExchangeServer
@@ -68,8 +69,8 @@ class EcConnector:
         self._config = config
         self._fingerprint = fingerprint
         self._epoch = secrets.token_hex(8)
-        self._signer = Signer(config.cluster_token)
-        self._gate = Gate(config, self._signer)
+        signer = Signer(config.cluster_token)
+        self._gate = Gate(config, signer)
         self._metrics = EcMetrics(registry or CollectorRegistry())
         self._holder = Holder(
             fingerprint, self._epoch, config.capacity_bytes, config.lease_s, self._metrics
@@ -77,6 +78,7 @@ class EcConnector:
         self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="ec")
         self._transports: dict[str, Transport] = {}
         self._memory = Memory(self._transports)
+        self._describer = Describer(config, signer, self._epoch, self._memory)
         regions = self._memory.regions
         secret = Secret(config.cluster_token)
         self._server = ExchangeServer(
@@ -88,7 +90,6 @@ class EcConnector:
         self._consumer = Consumer(
             self._context, self._holder, regions, self._transports, self._metrics
         )
-        self._port = 0
         self._stopped = False
         self._metrics.watch(
             used=lambda: self._holder.store.used,
@@ -109,7 +110,7 @@ class EcConnector:
     @property
     def port(self) -> int:
         """The port that descriptors name; 0 before `start`."""
-        return self._port
+        return self._describer.port
 
     @property
     def epoch(self) -> str:
@@ -127,7 +128,7 @@ class EcConnector:
         Raises:
             InvalidRequest: a setting that cannot work; names it.
         """
-        self._config.check_reachable()
+        self._config.check_usable()
         classes, self.unavailable = load(self._config.transports)
         started: list[Transport] = []
         for cls in classes:
@@ -153,8 +154,8 @@ class EcConnector:
         self._memory.add("store", self.allocate(self._config.capacity_bytes))
         for transport in started:
             await transport.ready()
-        self._port = await self._server.start()
-        _log.info("exchange on %s:%d over %s", self.host, self._port, ", ".join(self._transports))
+        self._describer.port = await self._server.start()
+        _log.info("exchange on %s:%d over %s", self.host, self.port, ", ".join(self._transports))
 
     async def stop(self, drain_s: float = 0.0) -> None:
         """Wait up to `drain_s` for readers to finish, then close everything and free the memory.
@@ -190,33 +191,38 @@ class EcConnector:
         An item that is there already is kept instead.
 
         Raises:
-            TransferError: `store_full`; `invalid_content`: size, shape and dtype disagree.
+            TransferError: `store_full`; `invalid_content`: size, shape and dtype disagree, or a
+                value is not finite.
         """
         source = as_bytes(data)
         nbytes = check_form(mm_hash, source.nbytes, shape, dtype, self._config.max_item_bytes)
-        until, expires_at = self._until(lease_s)
+        until, expires_at = self._describer.until(lease_s)
         form = (nbytes, shape, dtype)
         entry, fresh = await self._holder.begin(mm_hash, form, salt, until)
         if fresh:
             region = self._memory.regions[STORE_REGION]
             destination = region.buffer[entry.offset : entry.offset + nbytes]
             try:
-                await run(self._executor, nbytes, lambda: copy(source, destination))
-            except BaseException:
+                entry.checksum = await run(
+                    self._executor,
+                    nbytes,
+                    lambda: fill(mm_hash, source, destination, dtype, self._config),
+                )
+            except BaseException as error:
                 gone = TransferError("publishing was given up", "missing", (mm_hash,))
-                self._holder.abandon(entry, gone)
+                self._holder.abandon(entry, error if isinstance(error, TransferError) else gone)
                 raise
             self._holder.commit(entry, until)
-        return self._describe(mm_hash, entry.key, form, expires_at, STORE_REGION)
+        return self._describer.describe(mm_hash, entry.key, form, expires_at, STORE_REGION)
 
     def held(self, mm_hash: str, salt: str = "", lease_s: float | None = None) -> EcItem | None:
         """A fresh descriptor of an item that is in the store, now kept for `lease_s`, or None."""
-        until, expires_at = self._until(lease_s)
+        until, expires_at = self._describer.until(lease_s)
         entry = self._holder.held(item_key(self._fingerprint, salt, mm_hash), until)
         if entry is None:
             return None
         form = (entry.nbytes, entry.shape, entry.dtype)
-        return self._describe(mm_hash, entry.key, form, expires_at, STORE_REGION)
+        return self._describer.describe(mm_hash, entry.key, form, expires_at, STORE_REGION)
 
     def expect(
         self,
@@ -235,10 +241,10 @@ class EcConnector:
             TransferError: `invalid_content`.
         """
         nbytes = check_form(mm_hash, None, shape, dtype, self._config.max_item_bytes)
-        until, expires_at = self._until(lease_s)
+        until, expires_at = self._describer.until(lease_s)
         form = (nbytes, shape, dtype)
         key = self._holder.expect(mm_hash, form, salt, until)
-        return self._describe(mm_hash, key, form, expires_at, STORE_REGION)
+        return self._describer.describe(mm_hash, key, form, expires_at, STORE_REGION)
 
     def fail(self, mm_hash: str, error: TransferError, salt: str = "") -> None:
         """An expected item will not come: who waits for it gets the error."""
@@ -301,10 +307,10 @@ class EcConnector:
                 f"spans of {name} are not in the region", "invalid_content", (name,)
             )
         nbytes = check_form(name, total, shape, dtype, self._config.max_item_bytes)
-        until, expires_at = self._until(lease_s)
+        until, expires_at = self._describer.until(lease_s)
         form = (nbytes, shape, dtype)
         offer = self._holder.offer(name, region.id, tuple(spans), form, until, on_release)
-        return self._describe(name, offer.key, form, expires_at, region.id)
+        return self._describer.describe(name, offer.key, form, expires_at, region.id)
 
     # ---- consumer
 
@@ -325,7 +331,7 @@ class EcConnector:
             InvalidRequest: the descriptor is forged, or unsigned and of a host not allowed.
             TransferError: by kind.
         """
-        self._check(item, fingerprint)
+        self._gate.check(item, fingerprint)
         async with self._consumer.fetch(item, deadline) as fetched:
             yield fetched
 
@@ -344,7 +350,7 @@ class EcConnector:
         Raises:
             InvalidRequest, TransferError: as `fetch`; `invalid_content` for another total size.
         """
-        self._check(item, fingerprint)
+        self._gate.check(item, fingerprint)
         await self._consumer.fetch_into(item, [as_bytes(buffer) for buffer in into], deadline)
 
     def stats(self) -> StoreStats:
@@ -357,44 +363,4 @@ class EcConnector:
             holder.store.pinned(time.monotonic()),
             len(holder.offers),
             len(holder.leases),
-        )
-
-    # ---- parts
-
-    def _check(self, item: EcItem, fingerprint: str | None) -> None:
-        self._gate.check(item)
-        if fingerprint is not None and item.key and not belongs_to(item.key, fingerprint):
-            raise TransferError(
-                f"item {item.mm_hash} is of another model, dtype or layout",
-                "incompatible",
-                (item.mm_hash,),
-            )
-
-    def _until(self, lease_s: float | None) -> tuple[float, float]:
-        """The end of a lease that begins now, on the monotonic clock and as Unix time."""
-        seconds = self._config.lease_s if lease_s is None else lease_s
-        return time.monotonic() + seconds, time.time() + seconds
-
-    def _describe(
-        self,
-        mm_hash: str,
-        key: str,
-        form: tuple[int, tuple[int, ...], str],
-        expires_at: float,
-        region: int,
-    ) -> EcItem:
-        nbytes, shape, dtype = form
-        return self._signer.sign(
-            EcItem(
-                mm_hash=mm_hash,
-                peer_host=self.host,
-                peer_port=self._port,
-                key=key,
-                epoch=self._epoch,
-                shape=tuple(shape),
-                dtype=dtype,
-                nbytes=nbytes,
-                transports=self._memory.transports_of(region),
-                expires_at=expires_at,
-            )
         )

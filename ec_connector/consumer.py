@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from ec_connector import local
+from ec_connector.content import checksum
 from ec_connector.copying import run, scatter
 from ec_connector.descriptors import check_form
 from ec_connector.holder import Holder
@@ -200,6 +201,8 @@ class Consumer:
                 # Half of the time is left to the next transport.
                 limit = deadline if last else deadline.within(deadline.remaining("transfer") / 2)
                 await self._receive(transport, peer, channel, moved, into, limit)
+                if granted.checksum is not None:
+                    await self._check_sum(transport, moved, into)
                 if not transport.pushes:
                     await self._confirm(peer, lease, item)
             done = True
@@ -268,6 +271,21 @@ class Consumer:
             )
         if into is not None:
             _expect_size(item, granted.nbytes, into)
+
+    async def _check_sum(
+        self, transport: Transport, moved: _Moved, into: Sequence[memoryview] | None
+    ) -> None:
+        """What arrived is what was published; another transport may do better."""
+        granted = moved.granted
+        views = into
+        if views is None:
+            views = [] if moved.destination is None else [moved.destination.buffer]
+        data = views[0] if len(views) == 1 else memoryview(b"".join(views))
+        actual = await run(self._context.executor, granted.nbytes, lambda: checksum(data))
+        if actual != granted.checksum:
+            raise TransferError(
+                f"{transport.name}: the checksum of the item differs", "transport_failed"
+            )
 
     async def _confirm(self, peer: Peer, lease: HeldLease, item: EcItem) -> None:
         """Bytes that were read while the lease had lapsed may have been overwritten."""

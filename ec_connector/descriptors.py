@@ -14,6 +14,8 @@ import time
 import msgspec
 
 from ec_connector.config import EcConfig, is_loopback
+from ec_connector.keys import belongs_to
+from ec_connector.memory import Memory
 from protocol.errors import InvalidRequest, TransferError
 from protocol.items import itemsize
 from protocol.transfer import EcItem
@@ -62,7 +64,7 @@ class Gate:
         self._config = config
         self._signer = signer
 
-    def check(self, item: EcItem) -> None:
+    def check(self, item: EcItem, fingerprint: str | None = None) -> None:
         """Check a descriptor before anything is sent to the host that it names.
 
         An empty cluster token proves nothing, so without one a signed descriptor is followed on
@@ -70,7 +72,8 @@ class Gate:
 
         Raises:
             InvalidRequest: the MAC is wrong, or it has none and the host is not allowed.
-            TransferError: `expired`; or `incompatible`, larger than the limit.
+            TransferError: `expired`; or `incompatible`: larger than the limit, or not made with
+                `fingerprint`.
         """
         if item.mac and not self._signer.is_signed(item):
             raise InvalidRequest(f"the descriptor of item {item.mm_hash} has a wrong mac", _PARAM)
@@ -91,6 +94,57 @@ class Gate:
             raise TransferError(
                 f"the descriptor of item {item.mm_hash} has expired", "expired", (item.mm_hash,)
             )
+        if fingerprint is not None and item.key and not belongs_to(item.key, fingerprint):
+            raise TransferError(
+                f"item {item.mm_hash} is of another model, dtype or layout",
+                "incompatible",
+                (item.mm_hash,),
+            )
+
+
+class Describer:
+    """Makes the descriptors of one process.
+
+    Attributes:
+        port: of its exchange, once it listens.
+    """
+
+    def __init__(self, config: EcConfig, signer: Signer, epoch: str, memory: Memory) -> None:
+        self._config = config
+        self._signer = signer
+        self._epoch = epoch
+        self._memory = memory
+        self.port = 0
+
+    def until(self, lease_s: float | None) -> tuple[float, float]:
+        """The end of a lease that begins now, on the monotonic clock and as Unix time."""
+        seconds = self._config.lease_s if lease_s is None else lease_s
+        return time.monotonic() + seconds, time.time() + seconds
+
+    def describe(
+        self,
+        mm_hash: str,
+        key: str,
+        form: tuple[int, tuple[int, ...], str],
+        expires_at: float,
+        region: int,
+    ) -> EcItem:
+        """A signed descriptor of an item of (nbytes, shape, dtype) in a region."""
+        nbytes, shape, dtype = form
+        return self._signer.sign(
+            EcItem(
+                mm_hash=mm_hash,
+                peer_host=self._config.advertised,
+                peer_port=self.port,
+                key=key,
+                epoch=self._epoch,
+                shape=tuple(shape),
+                dtype=dtype,
+                nbytes=nbytes,
+                transports=self._memory.transports_of(region),
+                expires_at=expires_at,
+            )
+        )
 
 
 def check_form(

@@ -49,6 +49,10 @@ class Commands:
         ) as fetched:
             return hashlib.sha256(fetched.data).hexdigest()
 
+    async def fetch_often(self, item: Any, times: int) -> None:
+        for _ in range(times):
+            await self.fetch(item)
+
     async def hold(self, item: Any) -> str:
         fetched = await self.held.enter_async_context(
             self.connector.fetch(msgspec.convert(item, EcItem), Deadline.after(10))

@@ -34,8 +34,12 @@ class Child:
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, config: EcConfig, fingerprint: str = "fp") -> Child:
+    async def start(
+        cls, config: EcConfig, fingerprint: str = "fp", prefix: tuple[str, ...] = ()
+    ) -> Child:
+        """Start it, with a command in front that runs it elsewhere, if any."""
         process = await asyncio.create_subprocess_exec(
+            *prefix,
             sys.executable,
             str(Path(__file__).with_name("child.py")),
             msgspec.json.encode(config).decode(),
