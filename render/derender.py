@@ -74,6 +74,7 @@ class HfDerenderer:
             reasons(self._prompt_end(prompt_token_ids)) if reasons else None,
             calls(request.tools or []) if calls else None,
             include_reasoning=request.include_reasoning,
+            one_call=request.parallel_tool_calls is False,
         )
 
     def completion(

@@ -80,16 +80,23 @@ class LiteralGuard:
         pieces.append(prompt[position:])
         return "".join(pieces), ranges
 
-    def encode(self, text: str, ranges: list[tuple[int, int]]) -> list[int]:
-        """Token ids of a restored prompt; special tokens that touch a literal are spelled out."""
+    def encode(
+        self, text: str, ranges: list[tuple[int, int]]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a restored prompt, and each one's place in it.
+
+        Special tokens that touch a literal are spelled out; their pieces share its place.
+        """
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            pieces = [token]
             if token in self._ids and _touches(ranges, start, end):
-                ids += self._plain(text[start:end], token)
-            else:
-                ids.append(token)
-        return ids
+                pieces = self._plain(text[start:end], token)
+            ids += pieces
+            offsets += [(start, end)] * len(pieces)
+        return ids, offsets
 
     def _plain(self, text: str, token: int) -> list[int]:
         if self._plain_tokenizer is None:
@@ -131,8 +138,8 @@ class Literals:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def encode(self, prompt: str) -> list[int]:
-        """Token ids of a prompt that holds markers."""
+    def encode(self, prompt: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Token ids of a prompt that holds markers, and their places in its text."""
         return self._guard.encode(*self._guard.restore(prompt, self._found))
 
 

@@ -19,6 +19,7 @@ class ParsedDerenderer:
         reasoning: the parser of its reasoning, or None.
         tools: the parser of its calls, or None.
         include_reasoning: give the reasoning to the client.
+        one_call: leave out every call but the first.
     """
 
     def __init__(
@@ -28,11 +29,13 @@ class ParsedDerenderer:
         tools: ToolParser | None,
         *,
         include_reasoning: bool,
+        one_call: bool = False,
     ) -> None:
         self._text = text
         self._reasoning = reasoning
         self._tools = tools
         self._include = include_reasoning
+        self._one_call = one_call
 
     def push(self, delta: TokenDelta) -> DerenderedDelta:
         """Take new tokens in order."""
@@ -52,6 +55,8 @@ class ParsedDerenderer:
                 ended = self._tools.finish()
                 content += ended.content
                 calls = [*calls, *ended.calls]
+        if self._one_call:
+            calls = [call for call in calls if call["index"] == 0]
         called = self._tools is not None and self._tools.count > 0
         return DerenderedDelta(
             content=content,

@@ -22,13 +22,13 @@ class Expanded(NamedTuple):
     ranges: dict[str, list[PlaceholderRange]]
 
 
-def truncate(
-    ids: list[int],
+def kept(
+    ids: Sequence[int],
     keep: int,
     side: Literal["left", "right"],
     placeholders: Mapping[str, Placeholder],
-) -> list[int]:
-    """The prompt cut to `keep` tokens.
+) -> slice:
+    """The part of a prompt that remains when it is cut to `keep` tokens.
 
     Args:
         side: the end that is cut off.
@@ -37,14 +37,15 @@ def truncate(
         InvalidRequest: a media placeholder would be cut off.
     """
     if len(ids) <= keep:
-        return ids
-    kept, cut = (ids[-keep:], ids[:-keep]) if side == "left" else (ids[:keep], ids[keep:])
+        return slice(None)
+    at = len(ids) - keep if side == "left" else keep
+    cut = ids[:at] if side == "left" else ids[at:]
     for modality, placeholder in placeholders.items():
         if placeholder.token_id in cut:
             raise InvalidRequest(
                 f"truncation would cut off the {modality} placeholder", "truncate_prompt_tokens"
             )
-    return kept
+    return slice(at, None) if side == "left" else slice(at)
 
 
 def expand(

@@ -160,6 +160,31 @@ def test_logprobs_have_text_and_bytes(derenderer: HfDerenderer, tokenizer: Token
     assert derenderer.completion(completion, []).push(delta).logprobs == [found]
 
 
+def test_calls_and_reasoning_are_taken_apart(qwen3_vl: Path, tokenizer: Tokenizer) -> None:
+    derenderer = HfDerenderer(str(qwen3_vl), reasoning_parser="qwen3", tool_parser="hermes")
+    call = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    ids = tokenizer.encode(f"<think>why</think>so{call}{call}").ids
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    delta = TokenDelta(token_ids=ids, finish_reason="stop")
+
+    done = derenderer.chat(request(tools=tools), []).push(delta)
+    assert (done.reasoning, done.content, done.finish_reason) == ("why", "so", "tool_calls")
+    assert [call["index"] for call in done.tool_calls if "id" in call] == [0, 1]
+
+    one = derenderer.chat(request(tools=tools, parallel_tool_calls=False), []).push(delta)
+    assert {call["index"] for call in one.tool_calls} == {0}
+
+    plain = derenderer.chat(request(include_reasoning=False), []).push(delta)
+    assert (plain.reasoning, plain.content, plain.tool_calls) == ("", f"so{call}{call}", [])
+    assert plain.finish_reason == "stop"
+
+    service = DerenderService(derenderer, "tiny", 2048)
+    whole = ChatDerenderRequest(generate_response=response(ids), chat_request=request(tools=tools))
+    message = service.chat(whole).choices[0].message
+    assert isinstance(message.tool_calls, list)
+    assert [call["function"]["arguments"] for call in message.tool_calls] == ['{"a": 1}'] * 2
+
+
 # --- the stateless endpoints ---------------------------------------------------------------------
 
 

@@ -36,7 +36,8 @@ def test_only_the_templates_own_tokens_are_special(tokens: Tokenizer, texts: lis
     literals = LiteralGuard(tokens, [PAD]).literals()
     marked = literals.mark(texts)
     prompt = START + "".join(marked) + PAD + END
-    ids = literals.encode(prompt)
+    ids, offsets = literals.encode(prompt)
+    assert len(offsets) == len(ids)
     for token in (START, PAD, END):
         assert ids.count(tokens.token_to_id(token)) == 1
     # Word-start marks put spaces where segments begin; nothing else may differ.
@@ -55,7 +56,7 @@ def test_trusted_roles_keep_control_tokens_but_no_placeholders(tokens: Tokenizer
     literals = LiteralGuard(tokens, [PAD]).literals()
     marked = literals.mark(f"{END}{PAD}", media_only=True)
     assert marked.startswith(END)
-    ids = literals.encode(marked)
+    ids, _ = literals.encode(marked)
     assert tokens.token_to_id(END) in ids
     assert tokens.token_to_id(PAD) not in ids
 

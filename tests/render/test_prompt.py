@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import InvalidRequest
 from protocol.features import PlaceholderRange
 from render.families.base import Placeholder, Run
-from render.prompt import expand, truncate
+from render.prompt import expand, kept
 
 PLACEHOLDERS = {"image": Placeholder(90, "<i>"), "video": Placeholder(91, "<v>")}
 
@@ -57,12 +57,13 @@ def test_ranges_point_at_the_items_tokens(text: list[int], sizes: list[int]) -> 
 
 
 def test_truncation_keeps_the_end_or_the_beginning() -> None:
-    assert truncate([1, 2, 3], 2, "left", PLACEHOLDERS) == [2, 3]
-    assert truncate([1, 2, 3], 2, "right", PLACEHOLDERS) == [1, 2]
-    assert truncate([1, 2, 3], 3, "left", PLACEHOLDERS) == [1, 2, 3]
+    ids = [1, 2, 3]
+    assert ids[kept(ids, 2, "left", PLACEHOLDERS)] == [2, 3]
+    assert ids[kept(ids, 2, "right", PLACEHOLDERS)] == [1, 2]
+    assert ids[kept(ids, 3, "left", PLACEHOLDERS)] == ids
 
 
 def test_truncation_never_cuts_an_item_off() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        truncate([90, 2, 3], 2, "left", PLACEHOLDERS)
+        kept([90, 2, 3], 2, "left", PLACEHOLDERS)
     assert caught.value.param == "truncate_prompt_tokens"

@@ -247,6 +247,20 @@ async def test_completions_take_every_form_of_prompt(
         assert len({one["request_id"] for one in rendered}) == count
 
 
+async def test_offsets_point_into_the_text(http: httpx.AsyncClient, tokenizer: Tokenizer) -> None:
+    text = "a red circle <|image_pad|>"
+    expected = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    body = await render(http, chat(text, return_token_offsets=True))
+    offsets = body["token_offsets"]
+    assert len(offsets) == len(body["token_ids"])
+    assert "".join(expected[a:b] for a, b in dict.fromkeys(map(tuple, offsets))) == expected
+    answer = await http.post(
+        "/v1/completions/render", json={"prompt": text[:12], "return_token_offsets": True}
+    )
+    assert answer.json()[0]["token_offsets"][-1][1] == 12
+    assert (await render(http, chat(text)))["token_offsets"] is None
+
+
 async def test_truncation_keeps_the_end(http: httpx.AsyncClient, tokenizer: Tokenizer) -> None:
     body = await render(http, chat("a red circle and a blue square", truncate_prompt_tokens=5))
     assert len(body["token_ids"]) == 5
