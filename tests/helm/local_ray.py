@@ -134,8 +134,15 @@ class LocalRay:
             states = {name: app["status"] for name, app in self.applications().items()}
         except (urllib.error.URLError, OSError):
             return False
-        failed = [name for name, state in states.items() if state == "DEPLOY_FAILED"]
-        assert not failed, json.dumps(self.applications(), indent=1, default=str)[-6000:]
+        failed = {n: a for n, a in self.applications().items() if a["status"] == "DEPLOY_FAILED"}
+        assert not failed, "\n".join(
+            f"{name}: {text}"
+            for name, application in failed.items()
+            for text in (
+                application["message"],
+                *(d["message"] for d in application["deployments"].values()),
+            )
+        )
         return bool(states) and set(states.values()) == {"RUNNING"}
 
     def _wait(self, done: Any, what: str, seconds: float) -> None:

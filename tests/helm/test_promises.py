@@ -284,10 +284,9 @@ def test_in_mode_ray_serve_and_the_pods_scale_between_the_same_bounds() -> None:
     cluster = service["spec"]["rayClusterConfig"]
     assert cluster["enableInTreeAutoscaling"] is True
     group = next(g for g in cluster["workerGroupSpecs"] if g["groupName"] == "encode")
-    (application,) = [
-        a for a in serve_config(manifests)["applications"] if a["args"]["part"] == "encode"
-    ]
-    scaling = application["args"]["config"]["encode"]["autoscaling_config"]
+    stages, _ = serve_config(manifests)["applications"]
+    (encode,) = [d for d in stages["deployments"] if d["name"] == "encode"]
+    scaling = encode["autoscaling_config"]
     assert (group["minReplicas"], group["maxReplicas"]) == (1, 4)
     assert (scaling["min_replicas"], scaling["max_replicas"]) == (1, 4)
     assert scaling["target_ongoing_requests"] == 16

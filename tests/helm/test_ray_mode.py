@@ -53,10 +53,7 @@ def test_every_application_runs_with_the_replicas_that_were_asked_for(ray: Local
         for name, application in ray.applications().items()
     }
     assert found == {
-        "triptych-render": {"render": 1},
-        "triptych-encode": {"encode": 2},
-        "triptych-prefill": {"prefill": 1},
-        "triptych-decode": {"decode": 1},
+        "triptych-stages": {"stages": 1, "render": 1, "encode": 2, "prefill": 1, "decode": 1},
         "triptych": {"coordinator": 1},
     }
 

@@ -9,9 +9,12 @@ import pytest
 import typer
 import yaml
 from click import Context
+from ray.serve.schema import ServeDeploySchema
 
 from coordinator.config import CoordinatorConfig
 from deploy import wiring
+from deploy.app import APPLICATION, COORDINATOR, STAGES_APPLICATION, options
+from deploy.autoscaling import POLICY
 from deploy.cli import app
 from deploy.config import parse
 from render.config import RenderConfig
@@ -69,37 +72,54 @@ def test_each_server_takes_its_arguments_and_its_file(name: str, tmp_path: Any) 
 
 @pytest.mark.parametrize("name", RAY)
 def test_each_serve_application_takes_its_configuration(name: str) -> None:
-    config = serve_config(render(COMBINATIONS[name]))
-    parts = []
-    for application in config["applications"]:
-        assert application["import_path"] == "deploy.app:build"
-        arguments = application["args"]
-        assert arguments.keys() == {"config", "part"}
-        cluster = parse(arguments["config"])
+    config = ServeDeploySchema.model_validate(serve_config(render(COMBINATIONS[name])))
+    stages, front = config.applications
+    for application, part in ((stages, "stages"), (front, "coordinator")):
+        assert application.import_path == "deploy.app:build"
+        assert application.args.keys() == {"config", "part"}
+        assert application.args["part"] == part
+        cluster = parse(application.args["config"])
         wiring.check(cluster)
-        parts.append(arguments["part"])
-        (deployment,) = application["deployments"]
-        assert deployment["name"] == arguments["part"]
-    assert parts == [stage for stage, _ in cluster.stages()]
+    assert (stages.name, front.name) == (STAGES_APPLICATION, APPLICATION)
+    assert [d.name for d in stages.deployments] == ["render", *cluster.roles]
+    assert [d.name for d in front.deployments] == [COORDINATOR]
+
+
+@pytest.mark.parametrize("name", ["ray-sized", "ray-scaled", "ray-e-pd"])
+def test_the_deployments_that_serve_builds_are_those_whose_options_are_set(name: str) -> None:
+    """Serve refuses options of a deployment that the application does not have."""
+    for application in serve_config(render(COMBINATIONS[name]))["applications"]:
+        cluster = parse(application["args"]["config"])
+        for deployment in application["deployments"]:
+            stage = dict(cluster.stages())[deployment["name"]]
+            built = options(cluster, deployment["name"], stage)
+            assert built.keys() - {"num_replicas"} >= {"ray_actor_options", "logging_config"}
+            scaling = deployment.get("autoscaling_config")
+            if scaling is not None:
+                policy = scaling.get("policy")
+                assert policy == (None if deployment["name"] == COORDINATOR else POLICY)
 
 
 def test_stages_agree_on_what_they_must_agree_on() -> None:
-    config = serve_config(render(COMBINATIONS["ray-sized"]))
-    for application in config["applications"]:
-        cluster = parse(application["args"]["config"])
-        sizes = {wiring.worker_config(cluster, role, "").block_size for role in cluster.roles}
-        assert sizes == {32}
-        assert cluster.max_model_len == 8192
-        assert cluster.served_model_name == "qwen"
+    stages, _ = serve_config(render(COMBINATIONS["ray-sized"]))["applications"]
+    cluster = parse(stages["args"]["config"])
+    sizes = {wiring.worker_config(cluster, role, "").block_size for role in cluster.roles}
+    assert sizes == {32}
+    assert cluster.max_model_len == 8192
+    assert cluster.served_model_name == "qwen"
 
 
-def test_a_change_of_one_stage_leaves_the_other_applications_as_they_are() -> None:
+def test_a_change_of_replicas_changes_no_arguments() -> None:
+    """Serve restarts all replicas of an application whose arguments change."""
+
     def applications(replicas: int) -> dict[str, Any]:
         given = {**COMBINATIONS["ray-default"], "stages": {"encode": {"replicas": replicas}}}
         return {a["name"]: a for a in serve_config(render(given))["applications"]}
 
     before, after = applications(1), applications(3)
-    assert {name for name in before if before[name] != after[name]} == {"triptych-encode"}
+    assert before["triptych"] == after["triptych"]
+    assert before["triptych-stages"]["args"] == after["triptych-stages"]["args"]
+    assert before["triptych-stages"] != after["triptych-stages"]
 
 
 def test_values_arrive() -> None:

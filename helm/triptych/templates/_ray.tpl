@@ -1,13 +1,12 @@
 {{/* Mode ray: the cluster's configuration, the Serve config made of it, and Ray's pods. */}}
 
 {{/*
-deploy.config.ClusterConfig of one application, as JSON: (dict "root" $ "role" "encode"). It holds
-the section of that stage and, of the others, only what all must agree on: a change of one stage
-then redeploys no other. Secrets come from the environment.
+deploy.config.ClusterConfig of one application, as JSON: (dict "root" $ "part" "stages"). How many
+replicas there are is not in it but beside it, so that Serve changes their number in place. Secrets
+come from the environment.
 */}}
 {{- define "triptych.clusterConfig" -}}
 {{- $root := .root -}}
-{{- $role := .role -}}
 {{- $v := .root.Values -}}
 {{- $config := dict
   "model" $v.model
@@ -20,28 +19,23 @@ then redeploys no other. Secrets come from the environment.
   "log_level" $v.telemetry.logLevel -}}
 {{- with $v.modelRevision -}}{{- $_ := set $config "revision" . -}}{{- end -}}
 {{- if $v.maxModelLen -}}{{- $_ := set $config "max_model_len" (int $v.maxModelLen) -}}{{- end -}}
-{{- if eq $role "render" -}}
-{{- $_ := set $config "render" (include "triptych.rayStage" $v.render | fromJson | merge (include "triptych.renderConfig" $root | fromJson)) -}}
-{{- else if eq $role "coordinator" -}}
-{{- $_ := set $config "coordinator" (include "triptych.rayStage" $v.coordinator | fromJson | merge (include "triptych.coordinatorConfig" $root | fromJson)) -}}
-{{- end -}}
-{{- range (include "triptych.stages" $root | fromJson).stages -}}
-{{- $stage := get $v.stages .key -}}
-{{- if eq .role $role -}}
-{{- $_ := set $config .role (include "triptych.rayStage" $stage | fromJson | merge (include "triptych.workerConfig" (dict "root" $root "stage" $stage) | fromJson)) -}}
+{{- if eq .part "coordinator" -}}
+{{- $_ := set $config "coordinator" (include "triptych.coordinatorConfig" $root | fromJson) -}}
 {{- else -}}
-{{- $_ := set $config .role (dict "dtype" $stage.dtype "server" (dict "block_size" (int $v.blockSize))) -}}
+{{- $_ := set $config "render" (include "triptych.renderConfig" $root | fromJson) -}}
+{{- range (include "triptych.stages" $root | fromJson).stages -}}
+{{- $_ := set $config .role (include "triptych.workerConfig" (dict "root" $root "stage" (get $v.stages .key)) | fromJson) -}}
+{{- end -}}
+{{- /* A pod has an address of its own, so ports can be the same everywhere, and be scraped. */ -}}
+{{- range $role, $section := $config -}}
+{{- if kindIs "map" $section -}}
+{{- range $key, $name := dict "http" "http_port" "grpc" "grpc_port" -}}
+{{- with get $v.ports $key -}}{{- $_ := set $section.server $name (int .) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $config | toJson -}}
-{{- end -}}
-
-{{- define "triptych.rayStage" -}}
-{{- if .autoscaling.enabled -}}
-{{- dict "autoscaling_config" (dict "min_replicas" (int .autoscaling.minReplicas) "max_replicas" (int .autoscaling.maxReplicas) "target_ongoing_requests" (float64 .autoscaling.waitingPerReplica)) | toJson -}}
-{{- else -}}
-{{- dict "replicas" (int .replicas) | toJson -}}
-{{- end -}}
 {{- end -}}
 
 {{- define "triptych.renderConfig" -}}
@@ -90,33 +84,47 @@ then redeploys no other. Secrets come from the environment.
 {{- dict "server" $server | toJson -}}
 {{- end -}}
 
-{{/* Serve's config file: an application per stage, so that one is updated while the others run. */}}
+{{/* Serve's config file: the stages, and the coordinators, which are updated one without the other. */}}
 {{- define "triptych.serveConfig" -}}
-{{- $applications := list -}}
+{{- $stages := list -}}
+{{- $coordinators := list -}}
 {{- range (include "triptych.components" . | fromJson).components -}}
-{{- $coordinator := eq .kind "coordinator" -}}
-{{- $role := .role -}}
-{{- $options := dict "num_cpus" 0 "resources" (dict (printf "triptych-%s" .name) 1) -}}
-{{- if .values.gpus -}}{{- $_ := set $options "num_gpus" (float64 .values.gpus) -}}{{- end -}}
-{{- $config := include "triptych.clusterConfig" (dict "root" $ "role" .role) | fromJson -}}
-{{- /* A pod has an address of its own, so ports can be the same everywhere, and be scraped. */ -}}
-{{- if not $coordinator -}}
-{{- range $key, $name := dict "http" "http_port" "grpc" "grpc_port" -}}
-{{- with get $.Values.ports $key -}}{{- $_ := set (get $config $role).server $name (int .) -}}{{- end -}}
+{{- $options := dict "num_cpus" 0 "num_gpus" (float64 (.values.gpus | default 0)) "resources" (dict (printf "triptych-%s" .name) 1) -}}
+{{- $deployment := dict "name" .role "ray_actor_options" $options -}}
+{{- $scaling := .values.autoscaling -}}
+{{- if $scaling.enabled -}}
+{{- $bounds := dict "min_replicas" (int $scaling.minReplicas) "max_replicas" (int $scaling.maxReplicas) "target_ongoing_requests" (float64 $scaling.waitingPerReplica) -}}
+{{- if ne .kind "coordinator" -}}
+{{- /* Their traffic is gRPC, which Serve does not count. */ -}}
+{{- $_ := set $bounds "policy" (dict "policy_function" "deploy.autoscaling:by_load") -}}
 {{- end -}}
+{{- $_ := set $deployment "autoscaling_config" $bounds -}}
+{{- else -}}
+{{- $_ := set $deployment "num_replicas" (int .values.replicas) -}}
 {{- end -}}
-{{- $applications = append $applications (dict
-  "name" ($coordinator | ternary "triptych" (printf "triptych-%s" .role))
-  "route_prefix" ($coordinator | ternary "/" nil)
-  "import_path" "deploy.app:build"
-  "args" (dict "config" $config "part" .role)
-  "deployments" (list (dict "name" .role "ray_actor_options" $options))) -}}
+{{- if eq .kind "coordinator" -}}
+{{- $coordinators = append $coordinators $deployment -}}
+{{- else -}}
+{{- $stages = append $stages $deployment -}}
+{{- end -}}
 {{- end -}}
 {{- dict
   "proxy_location" "EveryNode"
   "http_options" (dict "host" "0.0.0.0" "port" (int .Values.ray.servePort))
   "logging_config" (dict "log_level" .Values.telemetry.logLevel "encoding" "JSON")
-  "applications" $applications | toYaml -}}
+  "applications" (list
+    (dict
+      "name" "triptych-stages"
+      "route_prefix" nil
+      "import_path" "deploy.app:build"
+      "args" (dict "part" "stages" "config" (include "triptych.clusterConfig" (dict "root" $ "part" "stages") | fromJson))
+      "deployments" $stages)
+    (dict
+      "name" "triptych"
+      "route_prefix" "/"
+      "import_path" "deploy.app:build"
+      "args" (dict "part" "coordinator" "config" (include "triptych.clusterConfig" (dict "root" $ "part" "coordinator") | fromJson))
+      "deployments" $coordinators)) | toYaml -}}
 {{- end -}}
 
 {{/* Environment of every Ray pod, beyond that of every component. */}}
