@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from coordinator.admission import AdmissionConfig
 from coordinator.config import CoordinatorConfig, StageConfig
 from deploy.config import ClusterConfig, CoordinatorStage, RenderStage, WorkerStage
 from deploy.environment import API_KEY, CLUSTER_TOKEN, ENABLE_SCALE_OUT
@@ -71,6 +72,12 @@ _SECTIONS: tuple[tuple[str, type[msgspec.Struct], str, dict[str, str]], ...] = (
         "The coordinator server: `render`, `encode`, `prefill`, `decode`",
         StageConfig,
         "Limits of one stage, as the coordinator keeps them. Defaults differ by stage.",
+        {},
+    ),
+    (
+        "The coordinator server: `admission`",
+        AdmissionConfig,
+        "What is let in at once; more is refused with 429 and `Retry-After`.",
         {},
     ),
     (
