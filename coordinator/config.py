@@ -37,6 +37,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         enable_scale_out: open render, derender and generate to clients.
         protect_metrics: ask for a key on /metrics too.
         max_body_bytes: larger bodies are refused with 413.
+        max_choices: answers that one request may ask for, over all its prompts.
         request_timeout_s: seconds from admission to the last token.
         stage_wait_s: seconds a request waits for a ready replica of a stage.
         embedding_lease_s: how long an encode replica holds an item for its prefill.
@@ -61,6 +62,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     enable_scale_out: bool = False
     protect_metrics: bool = False
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
+    max_choices: int = 256
     request_timeout_s: float = 600.0
     stage_wait_s: float = 30.0
     embedding_lease_s: float = 30.0

@@ -61,6 +61,16 @@ class Front:
             )
         return name or (names[0] if names else "")
 
+    def check_choices(self, n: int | None, prompts: int = 1) -> None:
+        """Refuse a request for more answers than one may have.
+
+        Raises:
+            InvalidRequest: names `n`.
+        """
+        limit = self.config.max_choices
+        if (n or 1) * prompts > limit:
+            raise InvalidRequest(f"n times the number of prompts must be at most {limit}", "n")
+
     def enter(self, request: Request, endpoint: str) -> Visit:
         """Let a request in, before its body is read.
 

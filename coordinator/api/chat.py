@@ -85,6 +85,7 @@ class ChatEndpoint:
             body = await read_body(request)
             asked = decode_json(body, ChatCompletionRequest)
             refuse_unsupported(asked)
+            self._front.check_choices(asked.n)
             model = self._front.check_model(asked.model)
             wanted = asked.max_completion_tokens or asked.max_tokens or 0
             visit.ticket.expect(_media(asked.messages), wanted * (asked.n or 1))

@@ -72,6 +72,7 @@ class CompletionsEndpoint:
             body = await read_body(request)
             asked = decode_json(body, CompletionRequest)
             refuse_unsupported(asked)
+            self._front.check_choices(asked.n, _prompts(asked))
             if asked.echo:
                 raise InvalidRequest("echo is not supported by this server", "echo")
             model = self._front.check_model(asked.model)
@@ -170,6 +171,13 @@ class CompletionsEndpoint:
                 usage=counts.usage(),
             )
         )
+
+
+def _prompts(asked: CompletionRequest) -> int:
+    """How many prompts there are: a list of token ids is one."""
+    prompt = asked.prompt
+    single = isinstance(prompt, str) or isinstance(prompt[0], int)
+    return 1 if single else len(prompt)
 
 
 def _answer(index: int, choice: _Choice, asked: CompletionRequest) -> CompletionChoice:

@@ -88,6 +88,7 @@ class GenerateEndpoint:
         with visit.until_answered():
             asked = decode_json(await read_body(request), GenerateRequest)
             _refuse(asked)
+            self._front.check_choices(asked.sampling_params.n)
             model = self._front.check_model(asked.model)
             admitted = self._front.admit(request, visit, "generate-tokens-", asked.request_id)
             sampling = msgspec.structs.replace(reproducible(asked.sampling_params), stop=None)

@@ -179,7 +179,8 @@ class StubReplica:
             prompts = [[part for m in body["messages"] for part in _parts(m["content"])]]
         else:
             prompt = body["prompt"]
-            prompts = [[text] for text in (prompt if isinstance(prompt, list) else [prompt])]
+            several = isinstance(prompt, list) and isinstance(prompt[0], str)
+            prompts = [[str(text)] for text in (prompt if several else [prompt])]
         return Rendered([self._request(call, body, parts) for parts in prompts])
 
     def _request(self, call: RenderCall, body: dict[str, Any], parts: list[str]) -> GenerateRequest:

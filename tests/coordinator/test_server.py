@@ -202,3 +202,13 @@ async def test_a_client_that_leaves_during_encode_frees_everything(start: Start)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await stage.idle()
+
+
+async def test_more_answers_than_one_request_may_have_are_refused(start: Start) -> None:
+    async with start(SPLIT, max_choices=4) as stage:
+        refused = await stage.chat("hi", n=5, temperature=1)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+        body = {"prompt": ["a", "b", "c"], "n": 2, "temperature": 1}
+        assert (await stage.client.post("/v1/completions", json=body)).status_code == 400
+        body = {"prompt": [1, 2, 3, 4, 5], "max_tokens": 2}
+        assert (await stage.client.post("/v1/completions", json=body)).status_code != 400
