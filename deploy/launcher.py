@@ -67,7 +67,7 @@ def _serve(
 ) -> None:
     with Progress(console) as progress:
         progress.doing("starting Ray")
-        with RayInstance(directory, config.log_level) as instance:
+        with RayInstance(directory) as instance:
             stop.install()
             try:
                 config = _start(config, instance, progress, stop)
@@ -76,7 +76,8 @@ def _serve(
                 stop.wait()
             finally:
                 progress.stop()
-                console.print("stopping; Ctrl-C again does not wait for running requests")
+                if stop.is_set:
+                    console.print("stopping; Ctrl-C again does not wait for running requests")
                 instance.shutdown()
 
 

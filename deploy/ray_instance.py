@@ -6,15 +6,22 @@ import contextlib
 import logging
 import os
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deploy import leftovers
 from deploy.ray_environment import variables
 from protocol.errors import Unavailable
 
 _OBJECT_STORE_BYTES = 100 * 2**20
 """Enough for Serve's own messages; payloads do not go through Ray."""
+
+_END_S = 5.0
+"""How long Ray's last processes may take to end by themselves."""
+
+_POLL_S = 0.3
 
 
 class StageState(NamedTuple):
@@ -36,31 +43,44 @@ class RayInstance:
 
     Args:
         directory: for the HTTP proxy's files.
-        log_level: of Ray's own processes.
+
+    Attributes:
+        log_directory: where the replicas' output goes.
     """
 
-    def __init__(self, directory: Path, log_level: str) -> None:
+    log_directory: Path
+
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._log_level = log_level
+        self._marker = leftovers.new_marker()
 
     def __enter__(self) -> RayInstance:
         # Before the first import of Ray: it reads them while it is imported.
-        os.environ.update(variables(self._directory))
+        os.environ.update(variables(self._directory) | self._marker)
         import ray
 
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            logging_level="ERROR",
-            log_to_driver=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-        )
+        try:
+            context = ray.init(
+                address="local",
+                include_dashboard=False,
+                logging_level="ERROR",
+                log_to_driver=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+            )
+        except Exception as error:  # noqa: BLE001 - Ray raises bare ones
+            self.__exit__()
+            raise Unavailable(f"Ray cannot start: {_last_line(str(error))}") from None
+        except BaseException:
+            self.__exit__()
+            raise
+        self.log_directory = Path(context.address_info["session_dir"]) / "logs"
         return self
 
     def __exit__(self, *_: object) -> None:
         import ray
 
         ray.shutdown()
+        leftovers.end(self._marker[leftovers.MARKER], _END_S)
 
     @property
     def gpus(self) -> int:
@@ -68,13 +88,6 @@ class RayInstance:
         import ray
 
         return int(ray.cluster_resources().get("GPU", 0))
-
-    @property
-    def log_directory(self) -> Path:
-        """Where the replicas' output goes."""
-        import ray
-
-        return Path(ray.get_runtime_context().get_session_dir()) / "logs"
 
     def serve(self, host: str, port: int) -> None:
         """Start Serve and its HTTP proxy.
@@ -131,16 +144,30 @@ class RayInstance:
         return found
 
     def shutdown(self) -> None:
-        """Stop the applications; running requests may finish within their drain time."""
-        from ray import serve
+        """Stop the applications; running requests may finish within their drain time.
 
+        Gives up where Ray itself is gone, as after a signal to the whole process group.
+        """
+        stopping = threading.Thread(target=_shut_down_serve, daemon=True)
         # Ray prints about the controller that ends, which is what was asked for.
         with (
             Path(os.devnull).open("w", encoding="utf-8") as nowhere,
             contextlib.redirect_stdout(nowhere),
-            contextlib.suppress(RuntimeError),
         ):
-            serve.shutdown()
+            stopping.start()
+            while stopping.is_alive() and self._is_alive():
+                stopping.join(_POLL_S)
+
+    def _is_alive(self) -> bool:
+        names = {process.name() for process in leftovers.marked(self._marker[leftovers.MARKER])}
+        return {"gcs_server", "raylet"} <= names
+
+
+def _shut_down_serve() -> None:
+    from ray import serve
+
+    with contextlib.suppress(Exception):  # whatever it is, ray.shutdown comes next
+        serve.shutdown()
 
 
 def _last_line(text: str) -> str:
