@@ -7,6 +7,7 @@ autoscaler, images and limits.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -22,6 +23,8 @@ import psutil
 
 from tests.helm.local_pods import environment_of, free_ports
 from tests.helm.rendering import Manifest, of_kind, serve_config
+
+_MARK = "LOCAL_RAY_OF_TEST"
 
 
 class LocalRay:
@@ -54,6 +57,7 @@ class LocalRay:
         self._environment = {
             **environment_of(manifests, head, fields),
             "RAY_AUTH_MODE": "disabled",
+            _MARK: str(self._gcs),
             **extra,
         }
         self._log = folder / "ray.log"
@@ -157,17 +161,24 @@ class LocalRay:
         """End what was started here, and nothing else: `ray stop` would end every Ray there is."""
         if self._process is None:
             return
-        started = [psutil.Process(self._process.pid)]
-        started += started[0].children(recursive=True)
-        # Serve's proxies and replicas belong to the raylet, or to nobody once it is gone.
-        for process in psutil.process_iter(["cmdline"]):
-            if any(str(self._session) in part for part in process.info["cmdline"] or ()):
-                started.append(process)
-        for process in started:
-            if process.is_running():
-                process.terminate()
-        _, alive = psutil.wait_procs(started, timeout=15)
-        for process in alive:
-            process.kill()
-        psutil.wait_procs(alive, timeout=5)
+        self._process.terminate()
+        for _ in range(3):  # what is being started meanwhile is found the next time
+            started = self._started()
+            for process in started:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.terminate()
+            _, alive = psutil.wait_procs(started, timeout=10)
+            for process in alive:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(alive, timeout=5)
         self._process.wait(5)
+
+    def _started(self) -> list[psutil.Process]:
+        """Every process with our mark in its environment, whoever its parent is by now."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(_MARK) == str(self._gcs):
+                    found.append(process)
+        return found

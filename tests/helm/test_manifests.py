@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import helm_python
 import pytest
+import yaml
 
 from tests.helm.combinations import COMBINATIONS
 from tests.helm.rendering import CHART, VERSIONS, check, render
@@ -22,6 +25,12 @@ def test_every_manifest_is_valid_in_both_versions_of_kubernetes(name: str) -> No
     names = [(m["kind"], m["metadata"]["name"]) for m in manifests]
     assert len(names) == len(set(names)), "two objects of one name"
     assert {m["metadata"].get("namespace") for m in manifests} == {"prod"}
+
+
+@pytest.mark.parametrize("path", sorted((CHART / "ci").glob("*-values.yaml")), ids=lambda p: p.stem)
+def test_the_scenarios_that_the_chart_ships_are_valid(path: Path) -> None:
+    for manifest in render(yaml.safe_load(path.read_text())):
+        check(manifest, VERSIONS[-1])
 
 
 @pytest.mark.parametrize("name", ["standalone-everything", "ray-everything"])
