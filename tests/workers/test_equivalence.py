@@ -157,12 +157,12 @@ async def test_a_cache_too_small_for_all_gives_the_same_answers(
     paths: dict[str, Path_], start_worker: StartWorker
 ) -> None:
     """Sequences are swapped out and come back with the same keys and values."""
-    small = await start_worker("all", kv_bytes=14 * 12288, max_model_len=128)
+    small = await start_worker("all", kv_bytes=11 * 12288, max_model_len=128)
     asked = [
         msgspec.structs.replace(
             one,
             sampling_params=msgspec.structs.replace(
-                one.sampling_params, max_tokens=40, ignore_eos=True, min_tokens=0
+                one.sampling_params, max_tokens=24, ignore_eos=True, min_tokens=0
             ),
         )
         for one in mixed(6)
