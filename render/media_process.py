@@ -118,9 +118,7 @@ def process(job: MediaJob) -> MediaResult:
     if _family is None:
         raise InternalError(f"the media process did not start: {_failure}")
     try:
-        if job.modality != "image":
-            raise InvalidRequest(f"{job.modality} input is not supported")
-        return _image(_family, job)
+        return _video(_family, job) if job.modality == "video" else _image(_family, job)
     except TriptychError:
         raise
     except Exception as error:  # noqa: BLE001 - another's might not survive pickling
@@ -140,6 +138,21 @@ def _image(family: Family, job: MediaJob) -> MediaResult:
         job.data, converted=converted, model_id=job.model_id, mm_processor_kwargs=job.kwargs
     )
     processed = family.image(image, job.kwargs or {})
+    return _result(family, mm_hash, processed.fields, processed.runs)
+
+
+def _video(family: Family, job: MediaJob) -> MediaResult:
+    from render.hashing import media_hash
+    from render.video import decode
+
+    frames = decode(
+        job.data,
+        family.choose_frames,
+        max_pixels=job.max_pixels,
+        max_frames=job.max_frames,
+    )
+    mm_hash = media_hash("video", job.data, model_id=job.model_id, mm_processor_kwargs=job.kwargs)
+    processed = family.video(frames, job.kwargs or {})
     return _result(family, mm_hash, processed.fields, processed.runs)
 
 

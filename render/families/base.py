@@ -7,13 +7,15 @@ media pool, where `load` prepares its processor and `image` and `video` run it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from protocol.items import Field
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from render.video import Frames, VideoInfo
 
 
 class Run(NamedTuple):
@@ -74,7 +76,7 @@ class Family(ABC):
     model_types: ClassVar[tuple[str, ...]] = ()
     """`model_type` values of config.json that this family serves."""
 
-    placeholders: Mapping[str, Placeholder] = {}
+    placeholders: dict[str, Placeholder] = {}
     """Modality -> placeholder; a modality that is not here is refused."""
 
     metadata: ClassVar[frozenset[str]] = frozenset()
@@ -97,3 +99,11 @@ class Family(ABC):
             ValueError: the image or the arguments cannot be honoured.
         """
         raise ValueError("this model takes no images")
+
+    def choose_frames(self, info: VideoInfo) -> Sequence[int]:
+        """Which frames of a video the model samples, in order; raises as `image` does."""
+        raise ValueError("this model takes no videos")
+
+    def video(self, frames: Frames, kwargs: Mapping[str, Any]) -> Processed:
+        """Process the sampled frames of one video; raises as `image` does."""
+        raise ValueError("this model takes no videos")
