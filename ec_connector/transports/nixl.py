@@ -157,9 +157,9 @@ class Agent(Driver):
         self._woken.put(None)
 
     def _open(self) -> None:
-        logging.getLogger("nixl").setLevel(logging.WARNING)
         from nixl._api import nixl_agent, nixl_agent_config
 
+        logging.getLogger("nixl").setLevel(logging.WARNING)  # importing it sets another
         # Its own progress thread would keep a core busy for as long as the process lives.
         config = nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
         self._agent = nixl_agent(self._agent_name, config)

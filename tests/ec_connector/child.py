@@ -49,15 +49,22 @@ class Commands:
         ) as fetched:
             return hashlib.sha256(fetched.data).hexdigest()
 
-    async def fetch_often(self, item: Any, times: int) -> None:
-        for _ in range(times):
-            await self.fetch(item)
-
     async def hold(self, item: Any) -> str:
         fetched = await self.held.enter_async_context(
             self.connector.fetch(msgspec.convert(item, EcItem), Deadline.after(10))
         )
         return hashlib.sha256(fetched.data).hexdigest()
+
+    async def let_go(self) -> None:
+        """Leave the contexts that `hold` entered; raises what they raise."""
+        await self.held.aclose()
+
+    async def publish_many(self, first: int, count: int, nbytes: int, **more: Any) -> Any:
+        return [await self.publish(first + i, nbytes, **more) for i in range(count)]
+
+    async def fetch_often(self, item: Any, times: int) -> None:
+        for _ in range(times):
+            await self.fetch(item)
 
     async def stats(self) -> Any:
         return msgspec.to_builtins(self.connector.stats())
@@ -79,9 +86,9 @@ async def main() -> None:
             reply = [number, await getattr(commands, name)(**arguments), None]
         except TriptychError as error:
             reply = [number, None, msgspec.to_builtins(to_wire(error))]
-        print(json.dumps(reply), flush=True)
+        print("@" + json.dumps(reply), flush=True)
 
-    print(json.dumps(["ready", connector.port, connector.epoch]), flush=True)
+    print("@" + json.dumps(["ready", connector.port, connector.epoch]), flush=True)
     async for line in lines():
         task = asyncio.create_task(answer(line))
         running.add(task)

@@ -50,8 +50,14 @@ class Child:
             limit=2**24,
         )
         child = cls(process)
-        assert process.stdout is not None
-        ready = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
+        try:
+            ready = await asyncio.wait_for(child._line(), 60)
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
+        if ready is None:
+            raise RuntimeError("the connector process did not start")
         child.port, child.epoch = ready[1], ready[2]
         child._reader = asyncio.create_task(child._read())
         return child
@@ -94,10 +100,17 @@ class Child:
         self.process._transport.close()  # type: ignore[attr-defined]
         await asyncio.sleep(0)
 
-    async def _read(self) -> None:
+    async def _line(self) -> Any:
+        """What the process says next, None at its end; libraries in it print things too."""
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
-            number, result, error = json.loads(line)
+            if line.startswith(b"@"):
+                return json.loads(line[1:])
+        return None
+
+    async def _read(self) -> None:
+        while (said := await self._line()) is not None:
+            number, result, error = said
             future = self._answers.pop(number)
             if error is None:
                 future.set_result(result)

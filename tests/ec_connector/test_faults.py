@@ -27,10 +27,12 @@ from protocol.deadline import Deadline
 from protocol.errors import TransferError
 from protocol.transfer import EcItem
 from tests.ec_connector.child import content
-from tests.ec_connector.conftest import TOKEN, MakeConnector
-from tests.ec_connector.helpers import fails, fetched, is_clean, publish, until
+from tests.ec_connector.conftest import TOKEN
+from tests.ec_connector.helpers import fails, is_clean, publish, until
 from tests.ec_connector.process import Child, child
 from tests.ec_connector.transports_here import NAMES
+
+pytestmark = pytest.mark.cluster
 
 MIB = 2**20
 LOST = {"peer_unreachable", "transport_failed", "expired"}
@@ -83,6 +85,14 @@ async def digest_of(consumer: EcConnector, item: EcItem, timeout_s: float) -> st
         return hashlib.sha256(got.data).hexdigest()
 
 
+async def outcome(reading: asyncio.Task[str]) -> str:
+    """What was read, or the kind of error."""
+    try:
+        return await reading
+    except TransferError as error:
+        return error.kind
+
+
 def digest(seed: int, nbytes: int) -> str:
     return hashlib.sha256(content(seed, nbytes)).hexdigest()
 
@@ -100,11 +110,7 @@ async def test_a_producer_killed_in_the_middle_of_a_read(
                 reading = asyncio.create_task(digest_of(consumer, item, 20))
                 await asyncio.sleep(delay)
                 producer.signal(signal.SIGKILL)
-                try:
-                    assert await reading == right
-                except TransferError as error:
-                    assert error.kind in LOST
-                    assert error.items == ("hash-1",)
+                assert await outcome(reading) in {right, *LOST}
                 with pytest.raises(TransferError) as caught, within(20):
                     await digest_of(consumer, item, 20)
                 assert caught.value.kind in LOST
@@ -144,21 +150,23 @@ async def test_a_producer_that_is_stopped(transport: str, nothing_left: None) ->
 
 
 async def test_a_consumer_that_is_stopped_loses_its_lease_and_learns_it(nothing_left: None) -> None:
-    async with connector("shm", lease_s=0.6, capacity_bytes=2 * MIB) as producer:
-        async with child(config("shm", lease_s=0.6)) as consumer:
-            item = await publish(producer, 1, 2 * MIB, lease_s=0.0)
-            arguments = {"item": msgspec.to_builtins(item)}
-            assert await consumer.call("hold", **arguments) == digest(1, 2 * MIB)
-            consumer.signal(signal.SIGSTOP)
-            with within(3):
-                await until(lambda: producer.stats().pinned == 0)
-            await publish(producer, 2, 2 * MIB, lease_s=0.0)  # where the other one was
-            consumer.signal(signal.SIGCONT)
-            with fails("expired", "hash-1"):
-                await consumer.call("let_go")
-            with pytest.raises(TransferError) as caught:
-                await consumer.call("fetch", **arguments)
-            assert caught.value.kind == "expired"
+    async with (
+        connector("shm", lease_s=0.6, capacity_bytes=2 * MIB) as producer,
+        child(config("shm", lease_s=0.6)) as consumer,
+    ):
+        item = await publish(producer, 1, 2 * MIB, lease_s=0.0)
+        arguments = {"item": msgspec.to_builtins(item)}
+        assert await consumer.call("hold", **arguments) == digest(1, 2 * MIB)
+        consumer.signal(signal.SIGSTOP)
+        with within(3):
+            await until(lambda: producer.stats().pinned == 0)
+        await publish(producer, 2, 2 * MIB, lease_s=0.0)  # where the other one was
+        consumer.signal(signal.SIGCONT)
+        with fails("expired", "hash-1"):
+            await consumer.call("let_go")
+        with pytest.raises(TransferError) as caught:
+            await consumer.call("fetch", **arguments)
+        assert caught.value.kind == "expired"
 
 
 async def test_a_producer_restarted_on_the_same_port(nothing_left: None) -> None:
@@ -201,23 +209,28 @@ async def test_a_peer_of_another_model(nothing_left: None) -> None:
         assert await digest_of(consumer, item, 10) == digest(1, MIB)  # who does not ask, gets it
 
 
-@pytest.mark.parametrize("flips", ["control", "data"])
-async def test_a_link_that_flips_a_bit(make: MakeConnector, flips: str, nothing_left: None) -> None:
-    """The bytes in the middle are changed by a proxy; no wrong byte is ever handed on."""
-    producer, consumer = await make(checksum=True), await make(connect_timeout_s=1.0)
-    item = await publish(producer, 1, 100_000)
-    assert await fetched(consumer, item) == content(1, 100_000)
-    (peer,) = consumer._consumer.peers._open.values()
-    if flips == "control":
-        frame = bytearray(b"\0\0\0\x10" + os.urandom(16))
-        peer.send_packed(bytes(frame))
+async def test_a_corrupt_frame_ends_its_session_alone(nothing_left: None) -> None:
+    async with connector() as consumer, child(config()) as producer:
+        item = await producer.publish(1, MIB)
+        assert await digest_of(consumer, item, 10) == digest(1, MIB)
+        (peer,) = consumer._consumer.peers._open.values()
+        peer.send_packed(b"\0\0\0\x10" + os.urandom(16))
         await until(lambda: not peer.is_open)
-    else:
-        producer._memory.regions[0].buffer[50_000] ^= 4
+        assert await digest_of(consumer, item, 10) == digest(1, MIB)
+
+
+async def test_bytes_that_change_in_memory_or_on_the_way_are_not_handed_on(
+    nothing_left: None,
+) -> None:
+    async with connector(checksum=True) as producer, connector() as consumer:
+        item = await publish(producer, 1, 100_000)
+        byte = producer._memory.regions[0].buffer[50_000:50_001]
+        byte[0] ^= 4
         with fails("transport_failed", "hash-1"):
-            await fetched(consumer, item)
-        producer._memory.regions[0].buffer[50_000] ^= 4
-    assert await fetched(consumer, item) == content(1, 100_000)
+            await digest_of(consumer, item, 10)
+        byte[0] ^= 4
+        assert await digest_of(consumer, item, 10) == digest(1, 100_000)
+        byte.release()
 
 
 def can_make_namespaces() -> bool:
@@ -260,6 +273,10 @@ def two_hosts() -> Iterator[tuple[str, str, str]]:
         subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
+def set_link(device: str, state: str) -> None:
+    subprocess.run(["ip", "link", "set", device, state], check=True)
+
+
 async def test_a_link_that_is_cut(two_hosts: tuple[str, str, str], nothing_left: None) -> None:
     namespace, there, device = two_hosts
     async with connector(host="10.213.7.1", lease_s=1.0) as here:
@@ -275,13 +292,13 @@ async def test_a_link_that_is_cut(two_hosts: tuple[str, str, str], nothing_left:
                 producer.call("fetch_often", item=msgspec.to_builtins(mine), times=200)
             )
             await until(lambda: here.stats().leases > 0, 20)
-            subprocess.run(["ip", "link", "set", device, "down"], check=True)
+            set_link(device, "down")
             with pytest.raises(TransferError) as caught, within(2):
                 await digest_of(here, item, 1)
             assert caught.value.kind in LOST
             with within(10):
                 await until(lambda: is_clean(here), 10)
-            subprocess.run(["ip", "link", "set", device, "up"], check=True)
+            set_link(device, "up")
             assert await digest_of(here, item, 20) == digest(1, 8 * MIB)
             reading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -290,45 +307,51 @@ async def test_a_link_that_is_cut(two_hosts: tuple[str, str, str], nothing_left:
             await producer.kill()
 
 
+class Churn:
+    """Reads of many items, a third of them broken off at some moment."""
+
+    def __init__(self, consumer: EcConnector) -> None:
+        self.consumer = consumer
+        self.chance = random.Random(7)
+        self.outcomes = {"right": 0, "aborted": 0, "missing": 0, "expired": 0}
+
+    async def read(self, item: EcItem, right: str) -> None:
+        limit = self.chance.uniform(0, 0.004) if self.chance.random() < 0.33 else 30
+        try:
+            async with asyncio.timeout(limit):
+                found = await digest_of(self.consumer, item, 20)
+        except TimeoutError:
+            self.outcomes["aborted"] += 1
+        except TransferError as error:
+            self.outcomes[error.kind] += 1  # another kind is a KeyError
+        else:
+            assert found == right
+            self.outcomes["right"] += 1
+
+
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 async def test_ten_thousand_reads_with_random_aborts(transport: str, nothing_left: None) -> None:
-    """A thousand publishes that evict one another, ten thousand reads, a third broken off."""
-    chance = random.Random(7)
-    sizes = (512, 5000, 70_000)
-    async with connector(transport) as consumer:
-        async with child(config(transport, capacity_bytes=4 * MIB)) as producer:
-            outcomes = {"right": 0, "aborted": 0, "gone": 0}
-            for batch in range(10):
-                nbytes = sizes[batch % len(sizes)]
-                first = batch * 100
-                listed = await producer.call(
-                    "publish_many", first=first, count=50, nbytes=nbytes, lease_s=0.05
-                )
-                items = msgspec.convert(listed, list[EcItem])
-
-                async def read(number: int) -> None:
-                    item = items[number]
-                    try:
-                        async with asyncio.timeout(
-                            chance.uniform(0, 0.004) if chance.random() < 0.33 else 30
-                        ):
-                            found = await digest_of(consumer, item, 20)
-                    except TimeoutError:
-                        outcomes["aborted"] += 1
-                    except TransferError as error:
-                        assert error.kind in {"missing", "expired"}, error
-                        outcomes["gone"] += 1
-                    else:
-                        assert found == digest(first + number, nbytes)
-                        outcomes["right"] += 1
-
-                for _ in range(50):
-                    await asyncio.gather(*(read(chance.randrange(len(items))) for _ in range(20)))
-            assert sum(outcomes.values()) == 10_000
-            assert outcomes["right"] > 1000
-            assert outcomes["aborted"] > 100
-            await until(lambda: consumer.stats().used_bytes == 0, 20)
-            end = time.monotonic() + 10
-            while (stats := await producer.call("stats"))["leases"] or stats["pinned"]:
-                assert time.monotonic() < end, stats
-                await asyncio.sleep(0.05)
+    """Publishes that evict one another, reads by twenty at a time."""
+    async with (
+        connector(transport) as consumer,
+        child(config(transport, capacity_bytes=4 * MIB)) as producer,
+    ):
+        churn = Churn(consumer)
+        for batch in range(10):
+            nbytes, first = (512, 5000, 70_000)[batch % 3], batch * 50
+            listed = await producer.call(
+                "publish_many", first=first, count=50, nbytes=nbytes, lease_s=0.05
+            )
+            items = msgspec.convert(listed, list[EcItem])
+            right = [digest(first + number, nbytes) for number in range(50)]
+            for _ in range(50):
+                chosen = [churn.chance.randrange(50) for _ in range(20)]
+                await asyncio.gather(*(churn.read(items[i], right[i]) for i in chosen))
+        assert sum(churn.outcomes.values()) == 10_000
+        assert churn.outcomes["right"] > 1000
+        assert churn.outcomes["aborted"] > 100
+        await until(lambda: consumer.stats().used_bytes == 0, 20)
+        end = time.monotonic() + 10
+        while (stats := await producer.call("stats"))["leases"] or stats["pinned"]:
+            assert time.monotonic() < end, stats
+            await asyncio.sleep(0.05)
