@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
-import torch
 
 from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, Overloaded, Unavailable
@@ -213,14 +212,13 @@ class Generator:
 
     async def _load(
         self, running: Running, index: int, item: MediaItem, salt: str, deadline: Deadline
-    ) -> torch.Tensor:
+    ) -> None:
         try:
             rows = await self._media.load(item, salt, deadline)
         except Exception:
             self._engine.media_failed(running.work.id, index)
             raise
         self._engine.media_ready(running.work.id, index, rows)
-        return rows
 
     async def _offer(
         self, running: Running, blocks: list[int], first: tuple[int, ...], lease_s: float

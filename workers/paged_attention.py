@@ -161,8 +161,8 @@ def paged_attention(
         out[:count] = attended.reshape(count, -1, dim)
     for chunk in layout.chunks:
         held = cache.index_select(0, chunk.blocks).view(-1, 2, kv_heads, dim)[: chunk.kv_length]
-        # One key head per query head: the fused kernels with a mask know no grouped heads.
-        held = held.repeat_interleave(query.shape[1] // kv_heads, dim=2)
+        if query.shape[1] != kv_heads:  # the fused kernels with a mask know no grouped heads
+            held = held.repeat_interleave(query.shape[1] // kv_heads, dim=2)
         keys, values = held.permute(1, 2, 0, 3)  # [heads, length, head_dim]
         end = chunk.begin + chunk.count
         attended = scaled_dot_product_attention(

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, InternalError, TriptychError
 from protocol.generate import FinishReason, Logprobs, Usage
@@ -39,7 +37,7 @@ class Running:
     prompt: Prompt
     handoff: KvHandoff | None
     stream: WorkStream = field(default_factory=WorkStream)
-    loads: list[asyncio.Task[torch.Tensor]] = field(default_factory=list)
+    loads: list[asyncio.Task[None]] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     generated: int = 0
     adopting: bool = False
@@ -85,13 +83,9 @@ class Running:
     async def _raise_missing(self, index: int) -> None:
         """Raise the failure of an item, naming all items that have failed by now."""
         await asyncio.wait([self.loads[index]])
-        results = [
-            load.exception() or load.result()
-            for load in self.loads
-            if load.done() and not load.cancelled()
-        ]
+        results = [load.exception() for load in self.loads if load.done() and not load.cancelled()]
         try:
-            raise_together(results)
+            raise_together([error for error in results if error is not None])
         except TriptychError as error:
             error.stage = error.stage or "prefill"
             raise
