@@ -13,8 +13,8 @@ import pytest
 
 _SESSION_VARIABLE = "TEST_SESSION_OF_TRIPTYCH"
 _SHM = Path("/dev/shm")
-_OURS = ("triptych", "psm_")
-"""Prefixes of our shared memory and of `multiprocessing.shared_memory`."""
+_OURS = ("triptych", "psm_", "ucx_shm")
+"""Prefixes of our shared memory, of `multiprocessing.shared_memory` and of UCX."""
 
 _CLEARED = ("TRIPTYCH_", "VLLM_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
@@ -37,7 +37,7 @@ def _nothing_left_behind() -> Iterator[None]:
     os.environ[_SESSION_VARIABLE] = session
     before = _segments()
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 15
     while time.monotonic() < deadline and (_processes(session) or _segments() - before):
         time.sleep(0.1)  # processes that were told to end are still ending
     left = [f"{process.pid}: {' '.join(_command(process))}" for process in _processes(session)]
@@ -47,10 +47,7 @@ def _nothing_left_behind() -> Iterator[None]:
 
 
 def _segments() -> set[str]:
-    """Names of shared memory of ours, other than of live processes outside this session.
-
-    A name that holds the id of a running process belongs to whoever runs it.
-    """
+    """Names of shared memory of ours and of the transports' libraries."""
     if not _SHM.is_dir():
         return set()
     return {entry.name for entry in _SHM.iterdir() if entry.name.startswith(_OURS)}
