@@ -57,23 +57,18 @@ class RayInstance:
     def __enter__(self) -> RayInstance:
         # Before the first import of Ray: it reads them while it is imported.
         os.environ.update(variables(self._directory) | self._marker)
-        import ray
-
         try:
-            context = ray.init(
-                address="local",
-                include_dashboard=False,
-                logging_level="ERROR",
-                log_to_driver=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-            )
-        except Exception as error:  # noqa: BLE001 - Ray raises bare ones
-            self.__exit__()
-            raise Unavailable(f"Ray cannot start: {_last_line(str(error))}") from None
+            try:
+                session = _start_ray()
+            except Unavailable:
+                # Ray gives its processes 30 s, which a busy machine can exceed; the second time
+                # the files are in memory.
+                self.__exit__()
+                session = _start_ray()
         except BaseException:
             self.__exit__()
             raise
-        self.log_directory = Path(context.address_info["session_dir"]) / "logs"
+        self.log_directory = session / "logs"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -161,6 +156,27 @@ class RayInstance:
     def _is_alive(self) -> bool:
         names = {process.name() for process in leftovers.marked(self._marker[leftovers.MARKER])}
         return {"gcs_server", "raylet"} <= names
+
+
+def _start_ray() -> Path:
+    """Start Ray; returns its session's directory.
+
+    Raises:
+        Unavailable: it does not come up.
+    """
+    import ray
+
+    try:
+        context = ray.init(
+            address="local",
+            include_dashboard=False,
+            logging_level="ERROR",
+            log_to_driver=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+        )
+    except Exception as error:  # noqa: BLE001 - Ray raises bare ones
+        raise Unavailable(f"Ray cannot start: {_last_line(str(error))}") from None
+    return Path(context.address_info["session_dir"])
 
 
 def _shut_down_serve() -> None:
