@@ -134,9 +134,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         """End it at once, and what it started."""
-        for process in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        end(self.family())
         self._popen.wait(10)
 
     def wait(self, seconds: float) -> int | None:
@@ -226,9 +224,17 @@ class Processes:
         for process in processes:
             if process.wait(max(0.1, deadline - time.monotonic())) is None:
                 process.kill()
-        for child in (child for family in families for child in family[1:]):
-            with contextlib.suppress(psutil.Error):
-                child.kill()
+        children = [child for family in families for child in family[1:]]
+        _, left = psutil.wait_procs(children, timeout=5)
+        end(left)
+
+
+def end(processes: Sequence[psutil.Process]) -> None:
+    """Kill, but leave multiprocessing's resource trackers to clean up after the others."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if not any("resource_tracker" in part for part in process.cmdline()):
+                process.kill()
 
 
 def _answers(client: httpx.Client) -> bool:
