@@ -140,7 +140,7 @@ class LocalCluster:
         """Pods of a component."""
         return [pod for pod in self.pods if pod.component == component]
 
-    def wait_ready(self, component: str, count: int, seconds: float = 400.0) -> None:
+    def wait_ready(self, component: str, count: int, seconds: float = 600.0) -> None:
         """Wait until so many pods of a component are ready."""
         until = time.monotonic() + seconds
         while sum(pod.ready and not pod.terminating for pod in self.of(component)) != count:

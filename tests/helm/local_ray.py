@@ -80,9 +80,9 @@ class LocalRay:
                 cwd=Path(__file__).resolve().parents[2],
             )  # fmt: skip
         try:
-            self._wait(self._dashboard_answers, "the dashboard", 180)
+            self._wait(self._dashboard_answers, "the dashboard", 300)
             self._call("PUT", "/api/serve/applications/", serve_config(self.manifests))
-            self._wait(self._applications_run, "the applications", 400)
+            self._wait(self._applications_run, "the applications", 900)
         except BaseException:
             self._stop()
             raise
@@ -122,7 +122,7 @@ class LocalRay:
             {"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -135,10 +135,10 @@ class LocalRay:
 
     def _applications_run(self) -> bool:
         try:
-            states = {name: app["status"] for name, app in self.applications().items()}
+            found = self.applications()
         except (urllib.error.URLError, OSError):
             return False
-        failed = {n: a for n, a in self.applications().items() if a["status"] == "DEPLOY_FAILED"}
+        failed = {n: a for n, a in found.items() if a["status"] == "DEPLOY_FAILED"}
         assert not failed, "\n".join(
             f"{name}: {text}"
             for name, application in failed.items()
@@ -147,7 +147,7 @@ class LocalRay:
                 *(d["message"] for d in application["deployments"].values()),
             )
         )
-        return bool(states) and set(states.values()) == {"RUNNING"}
+        return bool(found) and {a["status"] for a in found.values()} == {"RUNNING"}
 
     def _wait(self, done: Any, what: str, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -161,9 +161,13 @@ class LocalRay:
         """End what was started here, and nothing else: `ray stop` would end every Ray there is."""
         if self._process is None:
             return
+        descendants: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            descendants = psutil.Process(self._process.pid).children(recursive=True)
         self._process.terminate()
         for _ in range(3):  # what is being started meanwhile is found the next time
-            started = self._started()
+            # Some replace their title, and their environment with it: those are descendants.
+            started = [p for p in {*self._started(), *descendants} if p.is_running()]
             for process in started:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.terminate()

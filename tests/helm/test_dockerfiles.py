@@ -143,6 +143,22 @@ def test_the_entry_point_starts_in_a_clean_environment(built: Path, tmp_path: Pa
     assert str(tmp_path) in where.stdout
 
 
+@pytest.mark.parametrize("path", FILES[:2], ids=lambda path: path.name)
+def test_the_install_step_resolves(path: Path, built: Path) -> None:
+    """The step's own arguments, with the wheel for `.`, and nothing installed in the end."""
+    step = runs(path)[1].text
+    arguments = step.removeprefix("pip ").replace("--no-cache-dir ", "").split()
+    extras = arguments.pop().strip('"').removeprefix(".")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *arguments, "--dry-run", "--quiet", "--report", "-",
+         f"triptych{extras} @ {built.as_uri()}"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    new = {item["metadata"]["name"] for item in json.loads(done.stdout)["install"]}
+    assert not any(name.startswith("torch") for name in new), "another torch than the constraints'"
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_the_user_is_made_as_the_step_says(path: Path, tmp_path: Path) -> None:
     """groupadd and useradd, on files of a root of their own."""

@@ -14,7 +14,7 @@ from tests.helm.local_pods import free_ports, run_test_hook
 from tests.helm.local_ray import LocalRay
 from tests.helm.rendering import deep_merge, render, values
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.helm.fake_api_server import FakeApiServer
 from tests.helm.local_pods import LocalCluster, free_ports
 from tests.helm.rendering import deep_merge, render, values
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1000)]
 
 
 @pytest.fixture(scope="module")
