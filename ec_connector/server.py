@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from ec_connector import probe
 from ec_connector.config import EcConfig
 from ec_connector.framing import FrameProtocol
 from ec_connector.handshake import HANDSHAKE_S, HandshakeFailed, ProducerHandshake, Secret
-from ec_connector.holder import Ask, Grant, Holder
+from ec_connector.holder import STORE_REGION, Ask, Grant, Holder
 from ec_connector.messages import (
     Cancel,
     Capabilities,
@@ -194,6 +195,11 @@ class Session(FrameProtocol):
             return
         if len(self._asks) + len(self.pushes) >= _MAX_READS:
             self.fail()
+            return
+        try:
+            probe.prepare(self._holder, self._server.regions[STORE_REGION], read.mm_hash)
+        except TransferError as error:
+            self.send(Failed(read.id, to_wire(error)))
             return
         ask = Ask(self._id, read.key, read.mm_hash, self._answer(read, transport))
         self._asks[read.id] = ask
