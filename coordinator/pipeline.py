@@ -184,7 +184,9 @@ class Pipeline:
 
     def _lose_embeddings(self, course: _Course, plan: Plan, error: TransferError) -> None:
         """Forget the items that could not be fetched; a holder that is at fault is avoided."""
-        course.transfers += not course.overlap
+        # What was announced may fail, and a lease may end in a queue: that says nothing against
+        # fetching embeddings.
+        course.transfers += not course.overlap and error.kind != "expired"
         for mm_hash in error.items or tuple(course.encoded.holders):
             holder = course.encoded.drop(mm_hash)
             if holder is not None:

@@ -16,7 +16,7 @@ from coordinator.replicas import ReplicaPool
 from coordinator.routing.consistent_hash import home
 from coordinator.state import RenderedPrompt
 from coordinator.topology import Plan
-from protocol.errors import InternalError, TriptychError
+from protocol.errors import DeadlineExceeded, InternalError, TriptychError
 from protocol.features import ItemRef
 from protocol.rpc import (
     ENCODE,
@@ -192,6 +192,8 @@ class ItemEncoder:
         deadline = wanted.prompt.deadline.within(_RESERVE_S)
         try:
             reply = await member.client.call(RESERVE, call, deadline)
+        except DeadlineExceeded:
+            return None  # the question's limit is short: no word against a busy replica
         except TriptychError as error:
             self._pool.answered(member, error)
             return None
