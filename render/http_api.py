@@ -43,14 +43,27 @@ Handler = Callable[[Request], Awaitable[Any]]
 
 
 class HttpApi:
-    """Routes over a renderer and a derender service."""
+    """Routes over a renderer and a derender service.
+
+    Args:
+        check_open: raises where the server takes nothing new.
+
+    Attributes:
+        running: requests in work.
+    """
 
     def __init__(
-        self, renderer: Renderer, derender: DerenderService, metrics: RenderMetrics
+        self,
+        renderer: Renderer,
+        derender: DerenderService,
+        metrics: RenderMetrics,
+        check_open: Callable[[], None],
     ) -> None:
         self._renderer = renderer
         self._derender = derender
         self._metrics = metrics
+        self._check_open = check_open
+        self.running = 0
         self._created = int(time.time())
 
     def routes(self) -> list[BaseRoute]:
@@ -68,7 +81,7 @@ class HttpApi:
         gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/models": self._models,
             "/version": self._version,
-            "/health": _ok,
+            "/health": self._health,
             "/live": _ok,
             "/ping": _ok,
             "/metrics": self._exposition,
@@ -85,7 +98,9 @@ class HttpApi:
                 self._metrics.running.track_inprogress(),
                 self._metrics.seconds.labels(path).time(),
             ):
+                self.running += 1
                 try:
+                    self._check_open()
                     response = json_response(await handler(request))
                     status = response.status_code
                     return response
@@ -93,6 +108,7 @@ class HttpApi:
                     status = error.status
                     raise
                 finally:
+                    self.running -= 1
                     self._metrics.requests.labels(path, str(status)).inc()
 
         return counted
@@ -162,6 +178,10 @@ class HttpApi:
             root=config.model,
         )
         return json_response(ModelList([card]))
+
+    async def _health(self, _http: Request) -> Response:
+        self._check_open()
+        return Response()
 
     async def _version(self, _http: Request) -> Response:
         return json_response({"version": VERSION})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import secrets
 import signal
 import struct
 import threading
@@ -82,13 +83,13 @@ def initialise(path: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        import torch
-
         from render.checkpoint import open_checkpoint
         from render.families import create
 
-        torch.set_num_threads(1)
         family = create(open_checkpoint(Path(path)))
+        import torch
+
+        torch.set_num_threads(1)
         family.load()
     except Exception as error:  # noqa: BLE001 - told to the parent by `ready`
         _failure = f"{type(error).__name__}: {error}"
@@ -161,7 +162,8 @@ def _result(
 ) -> MediaResult:
     metadata = metadata_of(fields, family.metadata)
     item = encode(fields)
-    segment = SharedMemory(create=True, size=len(item))
+    name = f"triptych_render_{os.getppid()}_{secrets.token_hex(8)}"  # whose it is can be seen
+    segment = SharedMemory(name, create=True, size=len(item))
     try:
         memoryview(segment.buf or b"")[: len(item)] = item
         return MediaResult(

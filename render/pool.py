@@ -94,7 +94,7 @@ class MediaPool:
             for _ in range(_ATTEMPTS):
                 executor = self._executor
                 try:
-                    return await self._once(executor.submit(process, job), deadline)
+                    return await self._once(executor, job, deadline)
                 except BrokenProcessPool:
                     self._replace(executor)
         finally:
@@ -118,9 +118,13 @@ class MediaPool:
             self._executor = self._new_executor()
             broken.shutdown(wait=False)
 
-    async def _once(self, future: Future[MediaResult], deadline: Deadline) -> ProcessedItem:
+    async def _once(
+        self, executor: ProcessPoolExecutor, job: MediaJob, deadline: Deadline
+    ) -> ProcessedItem:
+        limit = deadline.remaining("render")
+        future = executor.submit(process, job)
         try:
-            async with asyncio.timeout(deadline.remaining("render")):
+            async with asyncio.timeout(limit):
                 result = await asyncio.wrap_future(future)
         except TimeoutError:
             self._discard(future)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from ec_connector.connector import EcConnector
 from protocol.deadline import Deadline
-from protocol.errors import InvalidRequest
+from protocol.errors import InvalidRequest, Unavailable
 from protocol.ids import new_id
 from protocol.openai import ChatCompletionRequest, CompletionRequest
 from protocol.replica import Replica, ReplicaStatus
@@ -44,6 +45,7 @@ from telemetry.render import RenderMetrics
 
 _STATUS_INTERVAL_S = 0.1
 _STATUS_HEARTBEAT_S = 5.0
+_DRAIN_INTERVAL_S = 0.05
 
 
 class RenderServer:
@@ -82,10 +84,10 @@ class RenderServer:
         )
         self._ec = EcConnector(ec, fingerprint(path), self._metrics.registry)
         service = DerenderService(derenderer, config.name, self._renderer.max_model_len)
-        api = HttpApi(self._renderer, service, self._metrics)
+        self._api = HttpApi(self._renderer, service, self._metrics, self._refuse_if_draining)
         self._http = HttpServer(
             edge(
-                api.routes(),
+                self._api.routes(),
                 api_keys=config.api_keys,
                 protect_metrics=config.protect_metrics,
                 max_body_bytes=config.max_body_bytes,
@@ -119,12 +121,23 @@ class RenderServer:
         return self._replica
 
     async def stop(self, drain_s: float) -> None:
-        """Take nothing new, end what runs within `drain_s`, keep pixels until their leases end."""
+        """Take nothing new, end what runs, keep pixels until released; all within `drain_s`."""
         self._draining = True
-        await self._http.stop(drain_s)
-        await self._rpc.stop(drain_s)
+        deadline = time.monotonic() + drain_s
+        # Nothing signals that the last lease is over, so it is asked for.
+        while time.monotonic() < deadline and (self._busy() or self._ec.stats().pinned):  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_INTERVAL_S)
+        await self._rpc.stop(0.0)
+        await self._http.stop(1.0)
         await self._renderer.stop()
-        await self._ec.stop(drain_s)
+        await self._ec.stop()
+
+    def _busy(self) -> bool:
+        return self._running > 0 or self._api.running > 0
+
+    def _refuse_if_draining(self) -> None:
+        if self._draining:
+            raise Unavailable("the render server is stopping", None, "render")
 
     def status(self) -> ReplicaStatus:
         """Load of this moment."""
@@ -132,13 +145,14 @@ class RenderServer:
         return ReplicaStatus(
             ready=self._replica is not None and not self._draining,
             draining=self._draining,
-            running=self._running,
+            running=self._running + self._api.running,
             waiting=self._renderer.pending_media,
             store_used=stats.used_bytes,
             store_capacity=stats.capacity_bytes,
         )
 
     async def _render(self, call: RenderCall, deadline: Deadline) -> Rendered:
+        self._refuse_if_draining()
         sink: TensorSink = Published(self._ec, call.lease_s) if call.publish else Inline()
         self._running += 1
         try:

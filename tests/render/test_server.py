@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from ec_connector.config import EcConfig
 from ec_connector.connector import EcConnector
 from protocol.deadline import Deadline
-from protocol.errors import InvalidRequest, SchemaViolation, Unauthorized
+from protocol.errors import InvalidRequest, SchemaViolation, Unauthorized, Unavailable
 from protocol.generate import GenerateRequest
 from protocol.items import Batched, Flat, Tensor, decode, decode_base64
 from protocol.replica import Replica
@@ -450,6 +450,34 @@ async def test_who_it_is_and_how_it_fares(replica: tuple[Replica, RpcChannel]) -
         assert status.ready
         assert status.store_capacity == 16 * 2**20
         break
+
+
+async def test_a_server_that_stops_keeps_pixels_until_they_are_released(qwen3_vl: Path) -> None:
+    server = RenderServer(RenderConfig(model=str(qwen3_vl), processes=1))
+    replica = await server.start()
+    channel = RpcChannel(replica.grpc, "")
+    consumer = EcConnector(EcConfig(), "another fingerprint")
+    await consumer.start()
+    try:
+        (request,) = await call(channel, chat(image()))
+        assert request.features is not None
+        assert request.features.kwargs_handles is not None
+        (handle,) = request.features.kwargs_handles["image"]
+        assert handle is not None
+        stopping = asyncio.create_task(server.stop(30.0))
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await call(channel, chat("x"))
+        async with httpx.AsyncClient(base_url=replica.http) as client:
+            assert (await client.get("/health")).status_code == 503
+            assert (await client.get("/live")).status_code == 200
+        async with consumer.fetch(handle, Deadline.after(5)) as fetched:
+            assert len(fetched.data) == handle.nbytes
+        await channel.call(RENDER_RELEASE, ReleaseCall([handle.key]), Deadline.after(5))
+        await asyncio.wait_for(stopping, 20)
+    finally:
+        await channel.close()
+        await consumer.stop()
 
 
 async def test_a_repeated_image_is_processed_once(http: httpx.AsyncClient) -> None:
