@@ -8,17 +8,16 @@ same pixels and texts.
     for images, prompt, answer in itertools.islice(examples(rng, "describe"), 30):
         ...
 
-**Ordering rule.** A caption names the shapes from left to right, by the centre of each. Centres are
-at least `width / 12` (and never less than 9 px) apart horizontally, so the order is never in doubt.
+**Ordering rule.** A caption names the shapes by colour, in the order of `COLOURS`, and those of one
+colour by kind, in the order of `SHAPES`. Where they are in the image does not matter.
 
-| kind            | images | answer                                                     |
-|-----------------|--------|------------------------------------------------------------|
-| `describe`      | 1      | `a red circle, a blue square and a black circle`           |
-| `colour`        | 1      | `red`; the shape asked for occurs once                     |
-| `count`         | 1      | `one`, `two`, `three` or `four`                            |
-| `which`         | 2 to 4 | `image 2`; exactly one image has the shape                 |
-| `describe_each` | 2 to 4 | `image 1: a red circle; image 2: a blue square`            |
-| `text`          | 0      | a fixed reply                                              |
+| kind       | images | answer                                           |
+|------------|--------|--------------------------------------------------|
+| `describe` | 1      | `a red circle, a blue square and a black circle` |
+| `colour`   | 1      | `red`; the shape asked for occurs once           |
+| `count`    | 1      | `one`, `two`, `three` or `four`                  |
+| `which`    | 2 to 4 | `image 2`; exactly one image has the shape       |
+| `text`     | 0      | a fixed reply                                    |
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import numpy as np
 from PIL import Image, ImageDraw
 
-Kind = Literal["describe", "colour", "count", "which", "describe_each", "text"]
+Kind = Literal["describe", "colour", "count", "which", "text"]
 Label = tuple[str, str]
 """Colour and kind of a shape, for example `("red", "circle")`."""
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SINGLE_IMAGE_KINDS: Final[tuple[Kind, ...]] = ("describe", "colour", "count")
-MULTI_IMAGE_KINDS: Final[tuple[Kind, ...]] = ("which", "describe_each")
+MULTI_IMAGE_KINDS: Final[tuple[Kind, ...]] = ("which",)
 
 COLOURS: Final[dict[str, tuple[int, int, int]]] = {
     "red": (220, 30, 30),
@@ -47,6 +46,8 @@ COLOURS: Final[dict[str, tuple[int, int, int]]] = {
     "black": (25, 25, 25),
 }
 SHAPES: Final = ("circle", "square", "triangle")
+LABELS: Final[tuple[Label, ...]] = tuple((colour, kind) for colour in COLOURS for kind in SHAPES)
+"""Everything that can be drawn, in the order that captions follow."""
 NUMBERS: Final = ("zero", "one", "two", "three", "four")
 MAX_SHAPES: Final = 4
 MIN_SIDE: Final = 64
@@ -92,14 +93,6 @@ PROMPTS: Final[dict[Kind, tuple[str, ...]]] = {
         "Where is the {shape}?",
         "Which of these images shows a {shape}?",
     ),
-    "describe_each": (
-        "Describe these images.",
-        "Describe the images.",
-        "Describe each image.",
-        "What is in these images?",
-        "What do the images show?",
-        "Describe these pictures.",
-    ),
 }
 
 REPLIES: Final[dict[str, str]] = {
@@ -141,15 +134,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An RGB image and its shapes, left to right."""
+    """An RGB image and its shapes, in the order they were asked for."""
 
     image: Image.Image
     shapes: tuple[Shape, ...]
 
     @property
     def caption(self) -> str:
-        """`a red circle, a blue square and a black circle`, left to right."""
-        names = [f"a {shape.name}" for shape in self.shapes]
+        """`a red circle, a blue square and a black circle`, by colour, then by kind."""
+        ordered = sorted(self.shapes, key=lambda shape: LABELS.index((shape.colour, shape.kind)))
+        names = [f"a {shape.name}" for shape in ordered]
         return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
     @property
@@ -190,7 +184,7 @@ def draw(
     elif size[0] < WIDTH_PER_SHAPE * len(labels) or size[1] < MIN_SIDE:
         msg = f"{len(labels)} shapes do not fit into {size[0]}x{size[1]} px"
         raise ValueError(msg)
-    shapes = sorted(_place(rng, labels, *size), key=lambda shape: shape.x)
+    shapes = _place(rng, labels, *size)
     return Drawing(_paint(rng, shapes, size), tuple(shapes))
 
 
@@ -207,9 +201,7 @@ def random_labels(
     """
     if count is None:
         count = int(rng.integers(1, MAX_SHAPES + 1))
-    others = [
-        (colour, kind) for colour in COLOURS for kind in SHAPES if kind not in (unique, without)
-    ]
+    others = [label for label in LABELS if label[1] not in (unique, without)]
     colours = list(COLOURS)
     labels = [] if unique is None else [(colours[rng.integers(len(colours))], unique)]
     chosen = rng.permutation(len(others))[: count - len(labels)]
@@ -235,9 +227,6 @@ def question(
         return template, drawings[0].caption
     if kind == "count":
         return template, NUMBERS[len(drawings[0].shapes)]
-    if kind == "describe_each":
-        captions = [f"image {n}: {drawing.caption}" for n, drawing in enumerate(drawings, 1)]
-        return template, "; ".join(captions)
     if shape is None:
         unique = drawings[0].unique_kinds if kind == "colour" else kinds_in_one_image(drawings)
         shape = str(rng.choice(unique))
@@ -267,7 +256,7 @@ def drawings_for(
     """Drawings that a question of `kind` can be asked about, and the shape to ask for if any.
 
     `images` is how many (2 to 4) where the kind takes several; random when not given. Drawings that
-    are asked about together have at most 3 shapes each (`which`) or 2 (`describe_each`).
+    are asked about together have at most 3 shapes each.
     """
     if kind == "text":
         return [], None
@@ -277,9 +266,9 @@ def drawings_for(
         return [draw(rng, labels, max_side=max_side)], shape
     if images is None:
         images = int(rng.integers(2, 5))
-    shape = str(rng.choice(SHAPES)) if kind == "which" else None
+    shape = str(rng.choice(SHAPES))
     place = int(rng.integers(images))
-    most = min(max_shapes, 3 if kind == "which" else 2)
+    most = min(max_shapes, 3)
     drawings = []
     for index in range(images):
         count = int(rng.integers(1, most + 1))
@@ -322,7 +311,6 @@ def _place(
     rng: np.random.Generator, labels: Sequence[Label], width: int, height: int
 ) -> list[Shape]:
     """Find room for every label; starts over, with smaller shapes, when one does not fit."""
-    gap = max(9.0, width / 12)
     smallest = max(10, min(width, height) // 8)
     largest = max(smallest + 1, int(min(width, height) * 0.28))
     while True:
@@ -332,7 +320,7 @@ def _place(
                 radius = int(rng.integers(smallest, largest + 1))
                 x = int(rng.integers(radius + 1, width - radius - 1))
                 y = int(rng.integers(radius + 1, height - radius - 1))
-                if all(_apart(x, y, radius, other, gap) for other in shapes):
+                if all(_apart(x, y, radius, other) for other in shapes):
                     shapes.append(Shape(colour, kind, x, y, radius))
                     break
             else:
@@ -342,10 +330,9 @@ def _place(
         largest = max(smallest + 1, largest - 1)
 
 
-def _apart(x: int, y: int, radius: int, other: Shape, gap: float) -> bool:
-    """Whether a shape there touches no part of `other`'s box and keeps the gap that orders them."""
-    distance = max(abs(x - other.x), abs(y - other.y))
-    return distance > radius + other.radius + 2 and abs(x - other.x) >= gap
+def _apart(x: int, y: int, radius: int, other: Shape) -> bool:
+    """Whether a shape there touches no part of `other`'s box."""
+    return max(abs(x - other.x), abs(y - other.y)) > radius + other.radius + 2
 
 
 def _paint(rng: np.random.Generator, shapes: Sequence[Shape], size: tuple[int, int]) -> Image.Image:

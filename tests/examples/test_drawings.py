@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from examples.drawings import (
     COLOURS,
     KINDS,
     MAX_SIDE,
     MIN_SIDE,
-    MULTI_IMAGE_KINDS,
     NUMBERS,
     PROMPTS,
     REPLIES,
@@ -33,9 +34,9 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @given(seeds)
-@settings(max_examples=60, deadline=None)
-def test_shapes_lie_inside_apart_and_in_order(seed: int) -> None:
-    """Every shape is inside the image, no two touch, and captions read from left to right."""
+@settings(max_examples=15, deadline=None)
+def test_shapes_lie_inside_and_apart(seed: int) -> None:
+    """Every shape is inside the image, no two touch, and no two are alike."""
     drawing = draw(np.random.default_rng(seed))
     width, height = drawing.image.size
     assert MIN_SIDE <= width <= MAX_SIDE
@@ -43,8 +44,6 @@ def test_shapes_lie_inside_apart_and_in_order(seed: int) -> None:
     for shape in drawing.shapes:
         assert shape.radius < shape.x < width - shape.radius
         assert shape.radius < shape.y < height - shape.radius
-    for left, right in itertools.pairwise(drawing.shapes):
-        assert right.x - left.x >= 9
     for one, other in itertools.combinations(drawing.shapes, 2):
         apart = max(abs(one.x - other.x), abs(one.y - other.y))
         assert apart > one.radius + other.radius
@@ -52,7 +51,7 @@ def test_shapes_lie_inside_apart_and_in_order(seed: int) -> None:
 
 
 @given(seeds)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_shapes_are_painted_in_their_colour(seed: int) -> None:
     """The centre of a shape is closest to the colour it is named after, and a corner is white."""
     drawing = draw(np.random.default_rng(seed))
@@ -67,19 +66,18 @@ def test_shapes_are_painted_in_their_colour(seed: int) -> None:
 def test_the_same_seed_gives_the_same_examples(kind: Kind) -> None:
     """Pixels, prompts and answers all follow from the seed."""
     first, second = (
-        list(itertools.islice(examples(np.random.default_rng(5), kind), 5)) for _ in range(2)
+        list(itertools.islice(examples(np.random.default_rng(5), kind), 3)) for _ in range(2)
     )
     for one, other in zip(first, second, strict=True):
         assert one[1:] == other[1:]
         assert [i.tobytes() for i in one.images] == [i.tobytes() for i in other.images]
 
 
-@pytest.mark.parametrize("kind", MULTI_IMAGE_KINDS)
 @pytest.mark.parametrize("images", [2, 3, 4])
-def test_the_number_of_images_can_be_fixed(kind: Kind, images: int) -> None:
+def test_the_number_of_images_can_be_fixed(images: int) -> None:
     """`images` says how many images each example has."""
-    source = examples(np.random.default_rng(1), kind, images=images)
-    assert {len(example.images) for example in itertools.islice(source, 10)} == {images}
+    source = examples(np.random.default_rng(1), "which", images=images)
+    assert {len(example.images) for example in itertools.islice(source, 5)} == {images}
 
 
 def test_wording_fixes_the_prompt() -> None:
@@ -98,31 +96,38 @@ def test_answers_have_their_documented_form() -> None:
         "colour": "|".join(COLOURS),
         "count": "|".join(NUMBERS[1:]),
         "which": "image [1-4]",
-        "describe_each": r"image 1: a [^;:]+(; image \d: a [^;:]+){1,3}",
     }
-
     for kind in PROMPTS:
-        for example in itertools.islice(examples(rng, kind), 40):
+        for example in itertools.islice(examples(rng, kind), 10):
             assert re.fullmatch(forms[kind], example.answer), example.answer
 
 
 def test_caption_joins_names() -> None:
     """Commas between, `and` before the last."""
-    drawing = draw(np.random.default_rng(0))
-    shapes = tuple(
-        Shape(colour, kind, 0, 0, 8)
-        for colour, kind in (("red", "circle"), ("blue", "square"), ("red", "square"))
-    )
-    captions = [Drawing(drawing.image, shapes[:count]).caption for count in (1, 2, 3)]
+    labels = (("red", "circle"), ("blue", "square"), ("black", "circle"))
+    captions = [captioned(labels[:count]) for count in (1, 2, 3)]
     assert captions == [
         "a red circle",
         "a red circle and a blue square",
-        "a red circle, a blue square and a red square",
+        "a red circle, a blue square and a black circle",
     ]
 
 
+@given(st.permutations([("red", "square"), ("red", "triangle"), ("blue", "circle")]))
+@settings(max_examples=6, deadline=None)
+def test_caption_orders_by_colour_then_kind(labels: list[tuple[str, str]]) -> None:
+    """Neither the order they were asked for in nor the place of the shapes matters."""
+    assert captioned(labels) == "a red square, a red triangle and a blue circle"
+
+
+def captioned(labels: Sequence[tuple[str, str]]) -> str:
+    """The caption of shapes that stand from left to right in the order of `labels`."""
+    shapes = [Shape(colour, kind, 20 * n, 40, 8) for n, (colour, kind) in enumerate(labels, 1)]
+    return Drawing(Image.new("RGB", (100, 80)), tuple(shapes)).caption
+
+
 @given(seeds, st.integers(1, 4), st.sampled_from(SHAPES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_labels_keep_their_conditions(seed: int, count: int, shape: str) -> None:
     """`unique` occurs once, `without` never, and no label twice."""
     rng = np.random.default_rng(seed)
