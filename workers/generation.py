@@ -27,7 +27,7 @@ from workers.kv_buffer import KvBuffer
 from workers.media import MediaItem, MediaLoader
 from workers.runner import Prompt
 from workers.running import Running
-from workers.stream import Aborted
+from workers.stream import Aborted, Expired
 from workers.work import MediaSpan, Work
 
 
@@ -84,7 +84,7 @@ class Generator:
         async with self._enter(request, deadline, prefill=True) as running:
             deltas: list[TokenDelta] = []
             while True:
-                messages = await running.read(deadline)
+                messages = await running.read()
                 deltas += running.tokens(messages)
                 for message in messages:
                     if isinstance(message, Aborted):
@@ -138,6 +138,10 @@ class Generator:
         handoff = None if prefill else handoff_of(request, self._kv)
         items = [] if handoff else await self._media.prepare(request, deadline)
         running = self._place(admitted, items, handoff, prefill=prefill)
+        # One timer per request: one per await of a token would cost as much as the token's way.
+        expiry = asyncio.get_running_loop().call_later(
+            deadline.remaining(), running.stream.put, (Expired(),)
+        )
         self._running[running.work.id] = running
         try:
             self._engine.submit(running.work, running.prompt, running.stream.put)
@@ -148,6 +152,7 @@ class Generator:
             ]
             yield running
         finally:
+            expiry.cancel()
             del self._running[running.work.id]
             self._engine.abort(running.work.id)
             if prefill and not running.offered:
@@ -274,7 +279,7 @@ class Run:
         running = self._running
         over = False
         while not over:
-            messages = await running.read(self._deadline)
+            messages = await running.read()
             for message in messages:
                 if isinstance(message, Allocated):
                     await self._generator.adopt(running, message.blocks, self._deadline)

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, InternalError, TriptychError
 from protocol.generate import FinishReason, Logprobs, Usage
 from protocol.rpc import TokenDelta
 from protocol.transfer import KvHandoff
 from workers.admission import Admitted
-from workers.engine import Failed, ItemMissing, Message, Token
+from workers.engine import Failed, ItemMissing, Token
 from workers.publisher import raise_together
 from workers.runner import Prompt
-from workers.stream import Aborted, WorkStream
+from workers.stream import Expired, Said, WorkStream
 from workers.work import Work
 
 
@@ -47,25 +46,23 @@ class Running:
     def usage(self) -> Usage:
         return Usage.of(len(self.admitted.request.token_ids), self.generated)
 
-    async def read(self, deadline: Deadline) -> list[Message | Aborted]:
-        """What the engine says next.
+    async def read(self) -> list[Said]:
+        """What the engine says next; the request's expiry is among it.
 
         Raises:
-            TriptychError: the request failed.
+            TriptychError: the request failed, or its time is over.
         """
-        try:
-            async with asyncio.timeout(deadline.remaining()):
-                messages = await self.stream.get()
-        except TimeoutError:
-            raise DeadlineExceeded("the request's time is over") from None
+        messages = await self.stream.get()
         for message in messages:
             if isinstance(message, Failed):
                 raise message.error
+            if isinstance(message, Expired):
+                raise DeadlineExceeded("the request's time is over")
             if isinstance(message, ItemMissing):
                 await self._raise_missing(message.index)
         return messages
 
-    def tokens(self, messages: Sequence[Message | Aborted]) -> list[TokenDelta]:
+    def tokens(self, messages: Sequence[Said]) -> list[TokenDelta]:
         """A delta per choice that has new tokens and is not over; notes which are over now."""
         tokens: dict[int, list[Token]] = {}
         for message in messages:

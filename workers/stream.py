@@ -14,19 +14,27 @@ class Aborted:
     """Somebody else ended the request."""
 
 
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The request's time is over."""
+
+
+Said = Message | Aborted | Expired
+
+
 class WorkStream:
     """Messages of one request, in order. `put` is the engine's sink."""
 
     def __init__(self) -> None:
-        self._messages: list[Message | Aborted] = []
+        self._messages: list[Said] = []
         self._arrived = asyncio.Event()
 
-    def put(self, messages: Sequence[Message | Aborted]) -> None:
+    def put(self, messages: Sequence[Said]) -> None:
         """Take messages in; called in the event loop."""
         self._messages += messages
         self._arrived.set()
 
-    async def get(self) -> list[Message | Aborted]:
+    async def get(self) -> list[Said]:
         """All messages that are there, at least one."""
         await self._arrived.wait()
         messages, self._messages = self._messages, []
