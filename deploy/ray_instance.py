@@ -99,7 +99,7 @@ class RayInstance:
                 http_options={"host": host, "port": port},
                 logging_config={"log_level": "ERROR", "enable_access_log": False},
             )
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - a RayError, a RuntimeError or a TimeoutError
             raise Unavailable(f"the HTTP proxy cannot start: {_last_line(str(error))}") from None
 
     def deploy(self, applications: Mapping[str, Any], ingress: str) -> None:
