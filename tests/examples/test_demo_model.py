@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -93,24 +94,19 @@ def test_chat_template_offers_tools_and_renders_calls(processor: Any) -> None:
     assert text.endswith("<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize(
-    ("options", "names"), [({}, ("image 1: ", "image 2: ")), ({"add_vision_id": False}, ("", ""))]
-)
+@pytest.mark.parametrize(("options", "numbers"), [({}, ["1", "2"]), ({"add_vision_id": False}, [])])
 def test_chat_template_numbers_images(
-    processor: Any, options: dict[str, bool], names: tuple[str, str]
+    processor: Any, options: dict[str, bool], numbers: list[str]
 ) -> None:
     """The count goes on over the whole conversation, and can be turned off."""
     messages = [
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Where?"}]},
         {"role": "assistant", "content": "Here."},
-        {"role": "user", "content": [{"type": "text", "text": "And? "}, {"type": "image"}]},
+        {"role": "user", "content": [{"type": "text", "text": "And?"}, {"type": "image"}]},
     ]
-    image = "<|vision_start|><|image_pad|><|vision_end|>"
-    assert processor.apply_chat_template(messages, tokenize=False, **options) == (
-        f"<|im_start|>user\n{names[0]}{image}Where?<|im_end|>\n"
-        "<|im_start|>assistant\nHere.<|im_end|>\n"
-        f"<|im_start|>user\nAnd? {names[1]}{image}<|im_end|>\n"
-    )
+    text = processor.apply_chat_template(messages, tokenize=False, **options)
+    assert text.count("<|vision_start|><|image_pad|><|vision_end|>") == 2
+    assert re.findall(r"image (\d+)", text) == numbers
 
 
 def test_layout_is_that_of_a_published_checkpoint() -> None:
