@@ -106,8 +106,10 @@ class WorkerService:
         with counted(self._metrics, "prefill", "prefill"):
             if self._generator is None:
                 raise wrong_role("prefill", self._replica().role)
-            prefilled = await self._generator.prefill(request, deadline, self._lease_s)
-            self._offers.add(request.request_id, prefilled.kv_transfer_params)
+            with self._offers.running(request.request_id) as call:
+                prefilled = await self._generator.prefill(request, deadline, self._lease_s)
+                params = prefilled.kv_transfer_params
+                self._connector.retire(self._offers.add(request.request_id, params, call))
             return prefilled
 
     async def generate(
