@@ -27,6 +27,11 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         shm_dir: a directory that the connectors of this host share, needed for `shm` between
             network namespaces (pods) only; without it nothing is put into a file system.
         connect_timeout_s: most time to reach a peer.
+        tcp_streams: connections that a large item is striped over with `tcp`; more than one pays
+            where one core cannot fill the network.
+        tls_cert, tls_key, tls_ca: certificate, key and authority for mutual TLS on the data
+            connections of `tcp`. Transports that cannot encrypt are then for `ec.transports` to
+            leave out.
         checksum: take a CRC32C of what is published; consumers check it. Needs the extra
             `checksum`.
         check_finite: refuse to publish infinities and NaNs.
@@ -44,6 +49,10 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_item_bytes: int = 2**30
     shm_dir: str = ""
     connect_timeout_s: float = 5.0
+    tcp_streams: int = 1
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
     checksum: bool = False
     check_finite: bool = True
     threads: int = 16
@@ -55,9 +64,12 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "max_item_bytes",
             "connect_timeout_s",
             "threads",
+            "tcp_streams",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
+        if len({bool(name) for name in (self.tls_cert, self.tls_key, self.tls_ca)}) > 1:
+            raise ValueError("tls_cert, tls_key and tls_ca go together")
         if not 0 <= self.port < 65536:
             raise ValueError("port must be between 0 and 65535")
 

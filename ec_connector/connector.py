@@ -21,6 +21,7 @@ from ec_connector.consumer import Consumer, Fetched
 from ec_connector.content import fill
 from ec_connector.copying import as_bytes, run
 from ec_connector.descriptors import Describer, Gate, Signer, check_form
+from ec_connector.encryption import Encryption
 from ec_connector.handshake import Secret
 from ec_connector.holder import STORE_REGION, Holder
 from ec_connector.keys import item_key
@@ -81,11 +82,18 @@ class EcConnector:
         self._describer = Describer(config, signer, self._epoch, self._memory)
         regions = self._memory.regions
         secret = Secret(config.cluster_token)
+        encryption = Encryption.of(config)
         self._server = ExchangeServer(
-            config, secret, self._holder, self._memory.regions, self._transports
+            config, secret, encryption, self._holder, regions, self._transports
         )
         self._context = Context(
-            config, secret, self._epoch, fingerprint, self._executor, self._server.announce
+            config,
+            secret,
+            self._epoch,
+            fingerprint,
+            encryption,
+            self._executor,
+            self._server.announce,
         )
         self._consumer = Consumer(
             self._context, self._holder, regions, self._transports, self._metrics
@@ -329,8 +337,10 @@ class EcConnector:
 
         Raises:
             InvalidRequest: the descriptor is forged, or unsigned and of a host not allowed.
+            DeadlineExceeded: the time was over before anything was done.
             TransferError: by kind.
         """
+        deadline.remaining("transfer")
         self._gate.check(item, fingerprint)
         async with self._consumer.fetch(item, deadline) as fetched:
             yield fetched
@@ -348,8 +358,9 @@ class EcConnector:
         When it raises, the buffers hold anything, and nothing writes to them any more.
 
         Raises:
-            InvalidRequest, TransferError: as `fetch`; `invalid_content` for another total size.
+            InvalidRequest, DeadlineExceeded, TransferError: as `fetch`; `invalid_content` for another total size.
         """
+        deadline.remaining("transfer")
         self._gate.check(item, fingerprint)
         await self._consumer.fetch_into(item, [as_bytes(buffer) for buffer in into], deadline)
 

@@ -145,6 +145,9 @@ class Consumer:
                     again = error.kind == "peer_unreachable" and not (fresh or last)
                     if not again or time.monotonic() >= deadline.at:
                         raise
+            except DeadlineExceeded as error:
+                self._metrics.errors.labels("transport_failed").inc()
+                raise _named(TransferError(error.message, "transport_failed"), item) from None
             except TransferError as error:
                 self._metrics.errors.labels(error.kind).inc()
                 raise _named(error, item) from None
@@ -162,8 +165,6 @@ class Consumer:
             last = transport is candidates[-1]
             try:
                 return await self._move_by(transport, peer, item, into, deadline, last=last)
-            except DeadlineExceeded as error:
-                raise TransferError(error.message, "transport_failed") from None
             except TransferError as error:
                 failure = error
                 if error.kind == "store_full" and not last:

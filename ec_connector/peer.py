@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ec_connector.config import EcConfig
 from ec_connector.framing import FrameProtocol
-from ec_connector.handshake import ConsumerHandshake, Secret
+from ec_connector.handshake import ConsumerHandshake
 from ec_connector.messages import (
     Cancel,
     Capabilities,
@@ -25,7 +24,7 @@ from ec_connector.messages import (
     from_producer,
 )
 from ec_connector.server import PURPOSE
-from ec_connector.transports.base import Link, PeerInfo, Transport
+from ec_connector.transports.base import Context, Link, PeerInfo, Transport
 from protocol.deadline import Deadline
 from protocol.errors import TransferError, from_wire
 from protocol.transfer import EcItem
@@ -76,10 +75,9 @@ class Renewal:
 class Peer(FrameProtocol):
     """A session with one producer; made anew after the connection has ended."""
 
-    def __init__(self, config: EcConfig, secret: Secret, fingerprint: str) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__()
-        self._config = config
-        self._handshake = ConsumerHandshake(secret, PURPOSE, fingerprint)
+        self._handshake = ConsumerHandshake(context.secret, PURPOSE, context.fingerprint)
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._ids = itertools.count(1)
         self._reads: dict[int, asyncio.Future[Granted]] = {}
@@ -99,9 +97,7 @@ class Peer(FrameProtocol):
     async def connect(
         cls,
         address: tuple[str, int],
-        config: EcConfig,
-        secret: Secret,
-        fingerprint: str,
+        context: Context,
         deadline: Deadline,
     ) -> Peer:
         """Reach a producer and prove ourselves.
@@ -110,11 +106,18 @@ class Peer(FrameProtocol):
             TransferError: `peer_unreachable`; `incompatible` (another token or version).
         """
         host, port = address
-        limit = min(config.connect_timeout_s, deadline.remaining("transfer"))
-        peer = cls(config, secret, fingerprint)
+        limit = min(context.config.connect_timeout_s, deadline.remaining("transfer"))
+        peer = cls(context)
+        tls = context.encryption
         try:
             async with asyncio.timeout(limit):
-                await asyncio.get_running_loop().create_connection(lambda: peer, host, port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: peer,
+                    host,
+                    port,
+                    ssl=tls.consumer if tls else None,
+                    server_hostname="" if tls else None,
+                )
                 peer.send_packed(peer._handshake.hello)
                 welcome = await peer._welcome
         except BaseException as error:

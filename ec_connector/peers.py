@@ -53,10 +53,7 @@ class Peers:
         old = self._open.pop(address, None)
         if old is not None:
             await old.close()
-        context = self._context
-        peer = await Peer.connect(
-            address, context.config, context.secret, context.fingerprint, deadline
-        )
+        peer = await Peer.connect(address, self._context, deadline)
         self._open[address] = peer
         return peer
 

@@ -12,6 +12,7 @@ import msgspec
 
 from ec_connector import probe
 from ec_connector.config import EcConfig
+from ec_connector.encryption import Encryption
 from ec_connector.framing import FrameProtocol
 from ec_connector.handshake import HANDSHAKE_S, HandshakeFailed, ProducerHandshake, Secret
 from ec_connector.holder import STORE_REGION, Ask, Grant, Holder
@@ -46,6 +47,7 @@ class ExchangeServer:
         self,
         config: EcConfig,
         secret: Secret,
+        encryption: Encryption | None,
         holder: Holder,
         regions: Mapping[int, Region],
         transports: Mapping[str, Transport],
@@ -57,6 +59,7 @@ class ExchangeServer:
         self.sessions: set[Session] = set()
         self.session_ids = itertools.count(1)
         self._config = config
+        self._encryption = encryption
         self._server: asyncio.Server | None = None
         holder.on_lapse = self._lapse
 
@@ -68,7 +71,11 @@ class ExchangeServer:
         """
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Session(self), self._config.host, self._config.port, backlog=128
+                lambda: Session(self),
+                self._config.host,
+                self._config.port,
+                backlog=128,
+                ssl=self._encryption.producer if self._encryption else None,
             )
         except OSError as error:
             raise InvalidRequest(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ec_connector.config import EcConfig
+from ec_connector.encryption import Encryption
 from ec_connector.handshake import Secret
 from ec_connector.messages import Granted
 from ec_connector.regions import Region
@@ -33,6 +34,7 @@ class Context:
         secret: proves and checks the cluster token on connections of the transport's own.
         epoch: this process's.
         fingerprint: of what this process serves.
+        encryption: for connections of the transport's own, None where TLS is off.
         executor: threads for moving bytes.
         changed: to be called when `capability` has changed by itself.
     """
@@ -41,6 +43,7 @@ class Context:
     secret: Secret
     epoch: str
     fingerprint: str
+    encryption: Encryption | None
     executor: Executor
     changed: Callable[[], None]
 

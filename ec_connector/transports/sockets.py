@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import socket
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,6 +49,10 @@ def send(sock: socket.socket, cursor: Cursor, flags: int = 0) -> None:
     Raises:
         OSError: the connection is gone.
     """
+    if isinstance(sock, ssl.SSLSocket):
+        while cursor.left:
+            cursor.advance(sock.send(cursor.next()[0]))
+        return
     while cursor.left:
         try:
             cursor.advance(sock.sendmsg(cursor.next(), (), flags | socket.MSG_NOSIGNAL))
@@ -61,9 +66,13 @@ def receive(sock: socket.socket, cursor: Cursor, flags: int = 0) -> None:
     Raises:
         OSError: the connection is gone.
     """
+    encrypted = isinstance(sock, ssl.SSLSocket)
     while cursor.left:
         try:
-            count = sock.recvmsg_into(cursor.next(), 0, flags or socket.MSG_WAITALL)[0]
+            if encrypted:
+                count = sock.recv_into(cursor.next()[0])
+            else:
+                count = sock.recvmsg_into(cursor.next(), 0, flags or socket.MSG_WAITALL)[0]
         except BlockingIOError:
             return
         if count == 0:
@@ -94,14 +103,3 @@ def _buffers() -> dict[int, int]:
         if 2 * allowed > by_itself:  # the kernel doubles what is asked for
             found[option] = allowed
     return found
-
-
-def is_quiet(sock: socket.socket) -> bool:
-    """Whether an idle connection is still open and nothing came that nobody asked for."""
-    try:
-        sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
