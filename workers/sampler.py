@@ -65,7 +65,8 @@ def sample(
     """
     rows = torch.tensor([draw.row for draw in draws], device=logits.device)
     plain = all(_is_plain(draw) for draw in draws)
-    picked = logits if plain and len(draws) == len(logits) else logits[rows]
+    in_order = len(draws) == len(logits) and all(i == draw.row for i, draw in enumerate(draws))
+    picked = logits if plain and in_order else logits[rows]
     tokens = picked.argmax(-1) if plain else _sample_rows(_adjusted(picked, draws), draws)
     chosen: list[int] = tokens.tolist()
     entries: list[TokenLogprob | None] = [None] * len(draws)

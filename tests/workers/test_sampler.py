@@ -164,3 +164,11 @@ def test_every_combination_gives_a_token_that_may_be(
     if top_k > 0 or temperature == 0:
         limit = 1 if temperature == 0 else top_k
         assert sum(v > values[tokens[0]] for v in values) < limit
+
+
+def test_each_draw_takes_its_own_row_in_whatever_order_they_come() -> None:
+    logits = torch.eye(4)[[2, 0, 3, 1]]
+    rows = [3, 1, 0, 2]
+    greedy = [draw(row, temperature=0.0) for row in rows]
+    chosen, _ = sample(logits, greedy)
+    assert chosen == [int(logits[row].argmax()) for row in rows]
