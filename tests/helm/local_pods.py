@@ -33,6 +33,8 @@ from tests.helm.fake_api_server import FakeApiServer
 from tests.helm.rendering import Manifest, main_container, of_kind
 
 _PERIOD_S = 0.2
+_RESTARTS = 2
+"""How often a container that ends is started again, as restartPolicy Always does."""
 
 
 @dataclass
@@ -47,6 +49,7 @@ class LocalPod:
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     ready: bool = False
     terminating: bool = False
+    restarts: int = 0
 
     @property
     def component(self) -> str:
@@ -144,8 +147,9 @@ class LocalCluster:
         """Wait until so many pods of a component are ready."""
         until = time.monotonic() + seconds
         while sum(pod.ready and not pod.terminating for pod in self.of(component)) != count:
-            dead = [pod for pod in self.pods if pod.process.poll() is not None]
-            assert not dead, f"{dead[0].name} ended:\n{dead[0].log.read_text()[-3000:]}"
+            for pod in [pod for pod in self.pods if pod.process.poll() is not None]:
+                assert pod.restarts < _RESTARTS, f"{pod.name} ended:\n{pod.log.read_text()[-3000:]}"
+                self._restart(pod)
             assert time.monotonic() < until, f"{component} did not become ready"
             time.sleep(_PERIOD_S)
 
@@ -204,6 +208,12 @@ class LocalCluster:
                         labels={**meta["labels"], "kubernetes.io/service-name": name},
                     )
                 )
+
+    def _restart(self, pod: LocalPod) -> None:
+        """A container that ended is started again in its pod."""
+        again = self._start(pod.name, pod.address, pod.spec)
+        pod.process = again.process
+        pod.restarts += 1
 
     def _start(self, name: str, address: str, template: Manifest) -> LocalPod:
         container = main_container(template)
@@ -294,7 +304,11 @@ def run_test_hook(
 def local_environment() -> dict[str, str]:
     """What an image brings: a PATH with our commands, and this session's own marks."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    kept = {k: v for k, v in os.environ.items() if k.startswith(("TEST_SESSION", "OMP_", "LD_"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k.startswith(("TEST_SESSION", "OMP_", "LD_", "PYTHONPATH"))
+    }
     return {**kept, "PATH": path}
 
 
