@@ -37,7 +37,9 @@ from render.derender import HfDerenderer
 from render.parsers.tools.base import merge
 
 _MAX_CHOICES = 16_384
-_STATE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, IndexError)
+_STATE_ERRORS = (
+    ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 class DerenderService:

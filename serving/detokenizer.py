@@ -180,7 +180,10 @@ class Detokenizer:
         Raises:
             ValueError, TypeError, KeyError: it is not a state.
         """
-        self._utf8.setstate((bytes(state["pending"]), 0))
+        pending = state["pending"]
+        if not isinstance(pending, list) or len(pending) > _LONGEST_INCOMPLETE:
+            raise ValueError("pending must be the bytes of an incomplete character")
+        self._utf8.setstate((bytes(pending), 0))
         window, emitted = state["window"], state["emitted"]
         if not all(isinstance(token, int) and token >= 0 for token in window):
             raise ValueError("window must be token ids")

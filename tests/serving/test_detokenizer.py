@@ -105,6 +105,8 @@ def test_a_long_text_costs_a_constant_window(tokens: Tokenizer) -> None:
     [
         {},
         {"pending": "x", "window": [], "emitted": 0},
+        {"pending": 10**12, "window": [], "emitted": 0},
+        {"pending": [0, 0, 0, 0], "window": [], "emitted": 0},
         {"pending": [], "window": ["a"], "emitted": 0},
         {"pending": [], "window": [1] * 1000, "emitted": 0},
         {"pending": [], "window": [], "emitted": -1},
