@@ -358,7 +358,8 @@ class EcConnector:
         When it raises, the buffers hold anything, and nothing writes to them any more.
 
         Raises:
-            InvalidRequest, DeadlineExceeded, TransferError: as `fetch`; `invalid_content` for another total size.
+            InvalidRequest, DeadlineExceeded, TransferError: as `fetch`; `invalid_content` for
+                another total size.
         """
         deadline.remaining("transfer")
         self._gate.check(item, fingerprint)

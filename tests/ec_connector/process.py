@@ -112,6 +112,8 @@ class Child:
         while (said := await self._line()) is not None:
             number, result, error = said
             future = self._answers.pop(number)
+            if future.done():
+                continue  # whoever asked has given up
             if error is None:
                 future.set_result(result)
             else:
