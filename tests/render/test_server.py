@@ -1,52 +1,24 @@
-"""A render server over HTTP and gRPC, with real processes, on a tiny Qwen3-VL checkpoint."""
+"""A render server over HTTP, with real processes, on a tiny Qwen3-VL checkpoint."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
 import numpy as np
 import pytest
-import pytest_asyncio
 from PIL import Image
 from tokenizers import Tokenizer
 
-from ec_connector.config import EcConfig
-from ec_connector.connector import EcConnector
-from protocol.deadline import Deadline
-from protocol.errors import InvalidRequest, SchemaViolation, Unauthorized, Unavailable
 from protocol.generate import GenerateRequest
-from protocol.items import Batched, Flat, Tensor, decode, decode_base64
+from protocol.items import Batched, Flat, Tensor, decode_base64
 from protocol.replica import Replica
-from protocol.rpc import (
-    DESCRIBE,
-    RENDER,
-    RENDER_RELEASE,
-    STATUS,
-    Empty,
-    ReleaseCall,
-    RenderCall,
-    RenderEndpoint,
-)
-from render.config import MediaConfig, RenderConfig
-from render.server import RenderServer
 from serving.rpc_client import RpcChannel
+from tests.render.asking import METADATA, call, chat, image, render
 from tests.render.conftest import data_url, encoded, picture
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-TOKEN = "cluster token"
-KEY = "api key"
-METADATA = (
-    "ga5pbWFnZV9ncmlkX3Rod4KkZGF0YZOlaW50NjSRA8cYAwEAAAAAAAAACgAAAAAAAAAOAAAAAAAAAKVmaWVsZJKnYmF0Y2hl"
-    "ZIGra2VlcF9vbl9jcHXD"
-)
-"""`mm_metadata` of a 224x160 image, from the contract's worked example (wire-protocol §4.3)."""
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 KWARGS_HEAD = bytes.fromhex(
     "82ac706978656c5f76616c75657382a46461746193a575696e743892cc8ccd0600c90003480003"
@@ -55,56 +27,6 @@ KWARGS_TAIL = bytes.fromhex(
     "a56669656c6492a4666c617483ab6b6565705f6f6e5f637075c2a6736c6963657391919300cc8cc0a364696d00"
 )
 """Around the 215040 bytes of its patches (wire-protocol §4.4)."""
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(qwen3_vl: Path) -> AsyncIterator[RenderServer]:
-    config = RenderConfig(
-        model=str(qwen3_vl),
-        served_model_name="tiny",
-        processes=1,
-        api_keys=(KEY,),
-        cluster_token=TOKEN,
-        max_body_bytes=2**20,
-        ec=EcConfig(capacity_bytes=16 * 2**20),
-        media=MediaConfig(max_items={"image": 4}, max_image_pixels=10**6),
-        trust_request_mm_kwargs=True,
-    )
-    server = RenderServer(config)
-    await server.start()
-    yield server
-    await server.stop(0.0)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def replica(server: RenderServer) -> AsyncIterator[tuple[Replica, RpcChannel]]:
-    assert server._replica is not None
-    channel = RpcChannel(server._replica.grpc, TOKEN)
-    yield server._replica, channel
-    await channel.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http(replica: tuple[Replica, RpcChannel]) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"Authorization": f"Bearer {KEY}"}
-    async with httpx.AsyncClient(base_url=replica[0].http, headers=headers, timeout=30) as client:
-        yield client
-
-
-def image(data: bytes | None = None) -> dict[str, Any]:
-    url = data_url(picture() if data is None else data)
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def chat(*parts: Any, **fields: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": list(parts)}], **fields}
-
-
-async def render(http: httpx.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
-    answer = await http.post("/v1/chat/completions/render", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 async def test_one_image_is_byte_for_byte_the_contracts_example(http: httpx.AsyncClient) -> None:
@@ -267,89 +189,6 @@ async def test_truncation_keeps_the_end(http: httpx.AsyncClient, tokenizer: Toke
     assert tokenizer.decode(body["token_ids"]).endswith("assistant\n")
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "param"),
-    [
-        ({}, 400, "body"),
-        ({"messages": []}, 400, "messages"),
-        ({"messages": "x"}, 400, "body.messages"),
-        (chat("x", model="other"), 404, "model"),
-        (chat("x", temperature=-1.0), 400, "temperature"),
-        (chat("x", max_tokens=0), 400, "max_tokens"),
-        (chat("x", logit_bias={"1": 2.0}), 400, "logit_bias"),
-        (chat("x", response_format={"type": "json_object"}), 400, "response_format"),
-        (chat("x", chat_template="{{ 1 }}"), 400, "chat_template"),
-        (chat("x", chat_template_kwargs={"messages": []}), 400, "chat_template_kwargs.messages"),
-        (
-            chat("x", mm_processor_kwargs={"device": "cuda"}),
-            400,
-            "mm_processor_kwargs.device",
-        ),
-        (chat("x", tools=[]), 400, "tools"),
-        (chat("x", tools=[{}]), 400, "tools[0].function"),
-        (chat("x", tool_choice="auto"), 400, "tool_choice"),
-        (chat("x", continue_final_message=True, add_generation_prompt=True), 400,
-         "continue_final_message"),
-        (chat("x", truncate_prompt_tokens=0), 400, "truncate_prompt_tokens"),
-        (chat(image(), truncate_prompt_tokens=3), 400, "truncate_prompt_tokens"),
-        (chat("word " * 3000), 400, "input_tokens"),
-        (chat("w" * 500_000), 400, "input_tokens"),
-        (chat(*[image()] * 5), 400, "image"),
-        (chat("x", image(b"no image")), 400, "messages[0].content[1].image_url"),
-        (chat(image(picture(1500, 1500))), 400, "messages[0].content[0].image_url"),
-        (chat(image(picture(900, 2))), 400, "messages[0].content[0].image_url"),
-        (chat({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}), 400,
-         "messages[0].content[0].image_url"),
-        (chat({"type": "image_url", "image_url": {"url": "http://10.0.0.1/x.png"}}), 400,
-         "messages[0].content[0].image_url"),
-        (chat({"type": "video_url", "video_url": {"url": "data:,"}}), 400,
-         "messages[0].content[0].video_url"),
-        (chat(image(), mm_processor_kwargs={"size": {"longest_edge": 2**70}}), 400,
-         "messages[0].content[0].image_url"),
-        (chat(image(), mm_processor_kwargs={"size": "huge"}), 400,
-         "messages[0].content[0].image_url"),
-        (chat("x", stream_options={"include_usage": True}), 400, "body"),
-        (chat("x", cache_salt="a/b"), 400, "body"),
-        (chat("x", request_id="two words"), 400, "request_id"),
-    ],
-)  # fmt: skip
-async def test_a_clients_fault_names_its_field(
-    http: httpx.AsyncClient, body: dict[str, Any], status: int, param: str
-) -> None:
-    answer = await http.post("/v1/chat/completions/render", json=body)
-    assert answer.status_code == status, answer.text
-    assert answer.json()["error"]["param"] == param
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"{", b"[]", b"\xff", b'{"messages": ' + b"[" * 5000, b'{"messages": [{"role": "\\ud800"}]}',
-     b'{"messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f","x":'
-     + b"[" * 400 + b"]" * 400 + b"}}]}"],
-)  # fmt: skip
-async def test_a_body_that_is_no_request_is_a_client_error(
-    http: httpx.AsyncClient, content: bytes
-) -> None:
-    answer = await http.post(
-        "/v1/chat/completions/render", content=content, headers={"Content-Type": "application/json"}
-    )
-    assert answer.status_code in (200, 400), answer.text
-
-
-async def test_a_body_beyond_the_limit_is_413(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/v1/chat/completions/render", json=chat("x" * 2**20))
-    assert answer.status_code == 413
-
-
-async def test_keys_guard_all_but_the_open_paths(replica: tuple[Replica, RpcChannel]) -> None:
-    async with httpx.AsyncClient(base_url=replica[0].http) as stranger:
-        for path in ("/health", "/live", "/ping", "/version", "/metrics"):
-            assert (await stranger.get(path)).status_code == 200
-        answer = await stranger.post("/v1/chat/completions/render", json=chat("x"))
-        assert (answer.status_code, answer.json()) == (401, {"error": "Unauthorized"})
-        assert (await stranger.get("/v1/models")).status_code == 401
-
-
 async def test_models_and_tokens(http: httpx.AsyncClient, tokenizer: Tokenizer) -> None:
     card = (await http.get("/v1/models")).json()["data"][0]
     assert (card["id"], card["max_model_len"]) == ("tiny", 2048)
@@ -362,122 +201,6 @@ async def test_models_and_tokens(http: httpx.AsyncClient, tokenizer: Tokenizer) 
     assert found == {"prompt": "a red circle"}
     for body in ({"tokens": [-1]}, {"tokens": "x"}, {}):
         assert (await http.post("/detokenize", json=body)).status_code == 400
-
-
-async def call(
-    channel: RpcChannel, body: dict[str, Any], endpoint: RenderEndpoint = "chat", **fields: Any
-) -> list[GenerateRequest]:
-    message = RenderCall(endpoint, json.dumps(body).encode(), "chatcmpl-1", **fields)
-    return (await channel.call(RENDER, message, Deadline.after(30))).requests
-
-
-async def test_our_own_callers_get_handles_instead_of_tensors(
-    replica: tuple[Replica, RpcChannel], http: httpx.AsyncClient
-) -> None:
-    body = chat(image(), image(), image(picture(64, 64)), cache_salt="salt")
-    (request,) = await call(replica[1], body)
-    features = request.features
-    assert features is not None
-    assert features.kwargs_data is None
-    assert features.kwargs_handles is not None
-    handles = [handle for handle in features.kwargs_handles["image"] if handle is not None]
-    assert len(handles) == 3
-    assert handles[0] == handles[1] != handles[2]
-    assert request.request_id == "chatcmpl-1"
-
-    inline = (await render(http, body))["features"]["kwargs_data"]["image"]
-    consumer = EcConnector(EcConfig(cluster_token=TOKEN), "another fingerprint")
-    await consumer.start()
-    try:
-        for handle, text in zip(handles, inline, strict=True):
-            async with consumer.fetch(handle, Deadline.after(5)) as fetched:
-                item, same = decode(bytes(fetched.data)), decode_base64(text)
-                for name, field in same.items():
-                    assert isinstance(field.data, Tensor)
-                    other = item[name].data
-                    assert isinstance(other, Tensor)
-                    assert bytes(other.data) == bytes(field.data.data)
-    finally:
-        await consumer.stop()
-
-
-async def test_released_pixels_are_pinned_no_longer(
-    server: RenderServer, replica: tuple[Replica, RpcChannel]
-) -> None:
-    (request,) = await call(replica[1], chat(image(picture(96, 96)), cache_salt="other"))
-    assert request.features is not None
-    assert request.features.kwargs_handles is not None
-    before = server._ec.stats()
-    keys = [h.key for h in request.features.kwargs_handles["image"] if h is not None]
-    await replica[1].call(RENDER_RELEASE, ReleaseCall([*keys, "unknown"]), Deadline.after(5))
-    assert server._ec.stats().pinned == before.pinned - 1
-
-
-async def test_a_call_can_ask_for_inline_tensors(replica: tuple[Replica, RpcChannel]) -> None:
-    (request,) = await call(replica[1], chat(image()), publish=False)
-    assert request.features is not None
-    assert request.features.kwargs_handles is None
-    assert request.features.mm_metadata == {"image": [METADATA]}
-
-
-async def test_a_batch_of_prompts_has_ids_of_its_own(replica: tuple[Replica, RpcChannel]) -> None:
-    found = await call(replica[1], {"prompt": ["a", "b"]}, "completions")
-    assert [request.request_id for request in found] == ["chatcmpl-1", "chatcmpl-1-1"]
-
-
-async def test_errors_cross_the_call_whole(replica: tuple[Replica, RpcChannel]) -> None:
-    with pytest.raises(InvalidRequest) as caught:
-        await call(replica[1], chat(image(b"no image")))
-    assert caught.value.param == "messages[0].content[0].image_url"
-    with pytest.raises(SchemaViolation):
-        await call(replica[1], {"messages": 5})
-
-
-async def test_calls_need_the_cluster_token(replica: tuple[Replica, RpcChannel]) -> None:
-    stranger = RpcChannel(replica[0].grpc, "wrong")
-    try:
-        with pytest.raises(Unauthorized):
-            await stranger.call(DESCRIBE, Empty(), Deadline.after(5))
-    finally:
-        await stranger.close()
-
-
-async def test_who_it_is_and_how_it_fares(replica: tuple[Replica, RpcChannel]) -> None:
-    described, channel = replica
-    assert await channel.call(DESCRIBE, Empty(), Deadline.after(5)) == described
-    assert (described.role, described.model, described.max_model_len) == ("render", "tiny", 2048)
-    async for status in channel.stream(STATUS, Empty(), Deadline.after(5)):
-        assert status.ready
-        assert status.store_capacity == 16 * 2**20
-        break
-
-
-async def test_a_server_that_stops_keeps_pixels_until_they_are_released(qwen3_vl: Path) -> None:
-    server = RenderServer(RenderConfig(model=str(qwen3_vl), processes=1))
-    replica = await server.start()
-    channel = RpcChannel(replica.grpc, "")
-    consumer = EcConnector(EcConfig(), "another fingerprint")
-    await consumer.start()
-    try:
-        (request,) = await call(channel, chat(image()))
-        assert request.features is not None
-        assert request.features.kwargs_handles is not None
-        (handle,) = request.features.kwargs_handles["image"]
-        assert handle is not None
-        stopping = asyncio.create_task(server.stop(30.0))
-        await asyncio.sleep(0)
-        with pytest.raises(Unavailable):
-            await call(channel, chat("x"))
-        async with httpx.AsyncClient(base_url=replica.http) as client:
-            assert (await client.get("/health")).status_code == 503
-            assert (await client.get("/live")).status_code == 200
-        async with consumer.fetch(handle, Deadline.after(5)) as fetched:
-            assert len(fetched.data) == handle.nbytes
-        await channel.call(RENDER_RELEASE, ReleaseCall([handle.key]), Deadline.after(5))
-        await asyncio.wait_for(stopping, 20)
-    finally:
-        await channel.close()
-        await consumer.stop()
 
 
 async def test_a_repeated_image_is_processed_once(http: httpx.AsyncClient) -> None:
