@@ -68,8 +68,7 @@ def variables(directory: Path) -> dict[str, str]:
         "RAY_SERVE_PORT_QUARANTINE_S": "5",
         # A proxy that died is back in seconds, not half a minute.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
-        # Ray's agents and Serve's proxy need longer than the defaults to start on a busy machine.
-        "RAY_agent_register_timeout_ms": "60000",
+        # Default 5: too little for the proxy to start on a busy machine.
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         # Ray gives way to everything else by default; here its processes are the service.
         "RAY_worker_niceness": "0",
