@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from ec_connector.config import EcConfig
 from protocol.deadline import Deadline
 from protocol.errors import (
     DeadlineExceeded,
@@ -406,3 +407,24 @@ async def test_a_fault_of_the_scheduler_ends_what_runs_and_not_the_worker(
                 pass
     assert await tokens_of(worker, request([5, 66]))
     await worker.until_idle()
+
+
+async def test_the_documents_minimal_descriptor_works_for_allowed_hosts(
+    start_worker: StartWorker,
+) -> None:
+    encode = await start_worker("encode")
+    worker = await start_worker(
+        "prefill_decode",
+        ec=EcConfig(capacity_bytes=2**20, threads=2, allowed_hosts=("127.0.0.1",)),
+    )
+    all_ = await start_worker("all")
+    shown = picture(1)
+    call = EncodeCall("r", [shown.encode_item()])
+    item = (await encode.channel.call(ENCODE, call, Deadline.after(10))).items[0]
+    minimal = {"mm_hash": item.mm_hash, "peer_host": "127.0.0.1", "peer_port": item.peer_port}
+    params = {"ec_items": [minimal]}
+    asked = request(shown, text(1, 3), pixels=False, ec_transfer_params=params)
+    assert await tokens_of(worker, asked) == await tokens_of(all_, request(shown, text(1, 3)))
+    strict = await start_worker("prefill_decode")
+    with pytest.raises(InvalidRequest, match="not signed"):
+        await tokens_of(strict, asked)
