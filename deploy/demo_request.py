@@ -12,7 +12,7 @@ from deploy.config import ClusterConfig
 CAPTION = "a red circle and a blue square"
 """What the drawing shows, as the demo model says it."""
 
-_SIZE = (96, 64)
+_SIZE = (160, 96)
 
 
 def drawing() -> bytes:
@@ -22,8 +22,8 @@ def drawing() -> bytes:
     image = Image.new("P", _SIZE, 0)
     image.putpalette([255, 255, 255, 220, 30, 30, 40, 70, 220])
     draw = ImageDraw.Draw(image)
-    draw.ellipse((10, 18, 38, 46), fill=1)
-    draw.rectangle((56, 18, 84, 46), fill=2)
+    draw.ellipse((18, 26, 62, 70), fill=1)
+    draw.rectangle((97, 26, 141, 70), fill=2)
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True, bits=2)
     return buffer.getvalue()

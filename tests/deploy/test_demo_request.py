@@ -30,8 +30,8 @@ def test_the_line_holds_a_drawing_and_a_question() -> None:
 
 def test_the_drawing_is_what_its_caption_says() -> None:
     image = Image.open(io.BytesIO(demo_request.drawing())).convert("RGB")
-    assert image.getpixel((24, 32)) == (220, 30, 30)
-    assert image.getpixel((70, 32)) == (40, 70, 220)
+    assert image.getpixel((40, 48)) == (220, 30, 30)
+    assert image.getpixel((119, 48)) == (40, 70, 220)
     assert image.getpixel((2, 2)) == (255, 255, 255)
 
 
