@@ -223,7 +223,7 @@ class LocalCluster:
         command = localized([*container["command"], *container["args"]], environment, here)
         command = found(command)
         log = self._folder / f"{name}.log"
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 command, env=environment, stdout=output, stderr=subprocess.STDOUT
             )

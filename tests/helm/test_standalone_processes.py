@@ -12,7 +12,7 @@ import pytest
 from tests.helm.combinations import DEMO
 from tests.helm.fake_api_server import FakeApiServer
 from tests.helm.local_pods import LocalCluster, free_ports
-from tests.helm.rendering import deep_merge, render, values
+from tests.helm.rendering import deep_merge, main_container, render, values
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1000)]
 
@@ -46,21 +46,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def ready_replicas(cluster: LocalCluster, role: str) -> int:
     """How many replicas of a role the coordinator sees."""
-    url = cluster.resolve("http://triptych.prod.svc:80") + "/metrics"
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    # Asked directly: without a replica of a stage it is not ready, and its Service has no endpoint.
+    (coordinator,) = cluster.of("coordinator")
+    port = main_container(coordinator.spec)["ports"][0]["containerPort"]
+    url = f"http://{coordinator.address}:{port}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
         text = answer.read().decode()
     found = re.search(rf'^triptych_replicas_ready{{role="{role}"}} ([0-9.]+)$', text, re.MULTILINE)
     return int(float(found[1])) if found else 0
 
 
 def wait_seen(cluster: LocalCluster, role: str, count: int) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while (seen := ready_replicas(cluster, role)) != count:
         assert time.monotonic() < until, f"the coordinator sees {seen} {role} replicas, not {count}"
         time.sleep(0.1)
 
 
 def check_picture(cluster: LocalCluster) -> None:
+    cluster.wait_ready("coordinator", 1)
     done = cluster.run_test_hook()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "red" in done.stdout
