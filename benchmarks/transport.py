@@ -14,11 +14,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import mooncake_environment, report
 from benchmarks.transport_systems.base import median
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,8 +142,8 @@ def compare(
                 continue
             print(f"pass {number + 1} of {passes}: {system.name}", file=sys.stderr)
             try:
-                figures = measure(system, cases, seconds, cores)
-            except (Failed, OSError) as error:
+                figures = measure(_prepared(system), cases, seconds, cores)
+            except (Failed, mooncake_environment.CannotBuild, OSError) as error:
                 missing[system.name] = str(error)
                 best.pop(system.name, None)
                 continue
@@ -151,6 +151,14 @@ def compare(
             for case, value in figures.items():
                 seen[case] = min(seen[case], value)
     return best, missing
+
+
+def _prepared(system: System) -> System:
+    """The system with the environment that it runs in."""
+    if system.module != "mooncake":
+        return system
+    environment = mooncake_environment.get()
+    return replace(system, python=environment.python, environment=environment.variables)
 
 
 def checks(figures: Figures) -> list[report.Check]:
