@@ -26,6 +26,7 @@ from render import anthropic, responses
 from render.anthropic import MessagesRequest
 from render.derender_http import DerenderService
 from render.features import Inline
+from render.openapi import document
 from render.renderer import Renderer, prompts
 from render.responses import ResponsesRequest
 from render.tokenize_api import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
@@ -80,6 +81,7 @@ class HttpApi:
         }
         gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/models": self._models,
+            "/openapi.json": self._openapi,
             "/version": self._version,
             "/health": self._health,
             "/live": _ok,
@@ -182,6 +184,9 @@ class HttpApi:
     async def _health(self, _http: Request) -> Response:
         self._check_open()
         return Response()
+
+    async def _openapi(self, _http: Request) -> Response:
+        return json_response(document(VERSION))
 
     async def _version(self, _http: Request) -> Response:
         return json_response({"version": VERSION})
