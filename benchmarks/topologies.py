@@ -83,7 +83,7 @@ def running(directory: Path, threads: int, model: str = "demo") -> Iterator[Flee
             }
             for name, roles in ROLES.items()
         }
-        processes.ready(180)
+        processes.ready(400)
         coordinators = {
             name: processes.coordinator(
                 [render.grpc, *(worker.grpc for worker in of_topology.values())],
@@ -92,7 +92,7 @@ def running(directory: Path, threads: int, model: str = "demo") -> Iterator[Flee
             )
             for name, of_topology in workers.items()
         }
-        processes.ready(60)
+        processes.ready(200)
         yield Fleet(
             render,
             {name: Topology(name, coordinators[name], workers[name]) for name in ROLES},
