@@ -15,6 +15,7 @@ from transformers import Qwen3VLProcessor
 
 from examples.demo_model import SYSTEM_PROMPTS, Messages
 from examples.drawings import (
+    LABELS,
     SINGLE_IMAGE_KINDS,
     Drawing,
     Kind,
@@ -35,18 +36,22 @@ class Cycle:
     """One rise and fall of the learning rate.
 
     For the share `easy` of its steps drawings are small and have few shapes; of the batches that
-    follow, the share `several` is about several images. `sides` is how often the longest side is
-    limited to each of `SIDES`.
+    follow, the share `several` is about several images: just two simple ones where `pairs`.
+    `sides` is how often the longest side is limited to each of `SIDES`. With `guided`, attention
+    is taught too (see `demo_guidance`).
     """
 
     easy: float
     several: float
     sides: tuple[float, ...]
+    pairs: bool = False
+    guided: bool = False
 
 
 SIDES: Final = (96, 128, 192, 256)
 CYCLES: Final = (
     Cycle(easy=0.25, several=0.4, sides=(0.4, 0.3, 0.15, 0.15)),
+    Cycle(easy=0.0, several=0.7, sides=(0.3, 0.3, 0.2, 0.2), pairs=True, guided=True),
     Cycle(easy=0.0, several=0.5, sides=(0.3, 0.3, 0.2, 0.2)),
 )
 
@@ -59,14 +64,16 @@ class Level:
     max_side: int
     length: int
     several: bool
+    images: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages that end with an answer, and the images they refer to, in order."""
+    """Messages that end with an answer, the images they refer to and what each shows, in order."""
 
     messages: Messages
     images: tuple[Image.Image, ...]
+    drawings: tuple[Drawing, ...]
 
 
 def level_at(rng: np.random.Generator, cycle: Cycle, progress: float) -> Level:
@@ -78,6 +85,8 @@ def level_at(rng: np.random.Generator, cycle: Cycle, progress: float) -> Level:
     if progress < cycle.easy:
         return Level(max_shapes=2, max_side=112, length=length, several=False)
     several = bool(rng.random() < cycle.several)
+    if several and cycle.pairs:
+        return Level(max_shapes=1, max_side=80, length=length, several=True, images=2)
     max_side = int(rng.choice(SIDES, p=cycle.sides))
     max_shapes = 3 if progress < 1.5 * cycle.easy else 4
     return Level(max_shapes=max_shapes, max_side=max_side, length=length, several=several)
@@ -102,7 +111,7 @@ def single_image_conversation(rng: np.random.Generator, level: Level) -> Convers
 def multi_image_conversation(rng: np.random.Generator, level: Level) -> Conversation:
     """One to three times: which of several drawings has a shape that only one of them has."""
     drawings, shape = drawings_for(
-        rng, "which", max_shapes=level.max_shapes, max_side=level.max_side
+        rng, "which", level.images, max_shapes=level.max_shapes, max_side=level.max_side
     )
     turns = [question(rng, "which", drawings, shape=shape)]
     turns += [question(rng, "which", drawings) for _ in range(int(rng.binomial(2, 0.6)))]
@@ -152,7 +161,7 @@ class Collator:
         return labels
 
 
-class Batches(IterableDataset[tuple[Level, Batch]]):
+class Batches(IterableDataset[tuple[Level, Batch, torch.Tensor]]):
     """The batches of one cycle, each with what it holds; the same for the same `seed`."""
 
     def __init__(
@@ -161,15 +170,21 @@ class Batches(IterableDataset[tuple[Level, Batch]]):
         self._processor, self._cycle = processor, cycle
         self._steps, self._size, self._seed = steps, size, seed
 
-    def __iter__(self) -> Iterator[tuple[Level, Batch]]:
-        """Draw and tokenize one batch per step; half as many conversations about several images."""
+    def __iter__(self) -> Iterator[tuple[Level, Batch, torch.Tensor]]:
+        """Draw and tokenize one batch per step; fewer conversations about several images.
+
+        The tensor is (images, labels), 1 where an image shows a label.
+        """
         rng = np.random.default_rng(self._seed)
         collate = Collator(self._processor)
         for step in range(self._steps):
             level = level_at(rng, self._cycle, step / self._steps)
             make = multi_image_conversation if level.several else single_image_conversation
-            count = max(1, self._size // 2) if level.several else self._size
-            yield level, collate([make(rng, level) for _ in range(count)])
+            count = max(1, self._size * 5 // 8) if level.several else self._size
+            conversations = [make(rng, level) for _ in range(count)]
+            shown = [_shown(drawing) for chat in conversations for drawing in chat.drawings]
+            labels = torch.stack(shown) if shown else torch.zeros(0, len(LABELS))
+            yield level, collate(conversations), labels
 
 
 def as_sent(rng: np.random.Generator, image: Image.Image) -> Image.Image:
@@ -198,7 +213,15 @@ def _conversation(
     for index, (prompt, answer) in enumerate(turns):
         messages.append(user_message(prompt, () if index else images, text_first=text_first))
         messages.append({"role": "assistant", "content": answer})
-    return Conversation(messages, images)
+    return Conversation(messages, images, tuple(drawings))
+
+
+def _shown(drawing: Drawing) -> torch.Tensor:
+    """1 for each label that the drawing shows, of shape (labels,)."""
+    shown = torch.zeros(len(LABELS))
+    for shape in drawing.shapes:
+        shown[LABELS.index((shape.colour, shape.kind))] = 1
+    return shown
 
 
 def _padded(rows: Sequence[torch.Tensor], value: int) -> torch.Tensor:

@@ -4,8 +4,9 @@
     python -m examples.train_demo_model --evaluate    # only measure what is there
 
 First the vision tower alone learns to say which shape is in each image token. Then all of the model
-learns to answer, in two cycles of the learning rate: a step is a batch of conversations about one
-image or none, or about several. A process of its own draws the next batches meanwhile.
+learns to answer, in three cycles of the learning rate: a step is a batch of conversations about
+one image or none, or about several. The second cycle teaches to find the right image of two, with
+extra losses (`demo_guidance`). A process of its own draws the next batches meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from transformers import (
 )
 
 from examples.demo_batches import CYCLES, IGNORED, Batches, as_sent
+from examples.demo_guidance import Guidance
 from examples.demo_model import CHECKPOINT, build_model, build_processor, evaluate, save
 from examples.drawings import LABELS, Drawing, draw
 
@@ -82,7 +84,9 @@ def train(
         processor, CYCLES[number], steps=steps, size=args.batch, seed=[args.seed, 2, number]
     )
     batches = DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=4)
-    parameters = list(model.parameters())
+    model.set_attn_implementation({"text_config": "eager" if CYCLES[number].guided else "sdpa"})
+    guidance = Guidance(processor, model.config.text_config.hidden_size)
+    parameters = [*model.parameters(), *guidance.parameters()]
     optimizer = torch.optim.AdamW(
         parameters, lr=peak, betas=(0.9, 0.98), weight_decay=0.05, fused=True
     )
@@ -92,9 +96,15 @@ def train(
     model.train()
     began = time.monotonic()
     losses: tuple[list[float], list[float]] = ([], [])
-    for step, (level, batch) in enumerate(batches, 1):
-        loss = model(**batch, use_cache=False).loss
-        loss.backward()
+    for step, (level, batch, shown) in enumerate(batches, 1):
+        outputs = model(
+            **batch,
+            use_cache=False,
+            output_hidden_states=True,
+            output_attentions=CYCLES[number].guided,
+        )
+        loss = outputs.loss
+        (loss + guidance(batch, outputs, shown)).backward()
         _update(parameters, optimizer, schedule)
         losses[level.several].append(loss.item())
         if step % args.report == 0 or step == steps:
@@ -128,7 +138,7 @@ def main() -> None:
         "--steps",
         type=int,
         nargs=len(CYCLES),
-        default=(1600, 1500),
+        default=(1600, 400, 1500),
         metavar="N",
         help="steps for the whole model, per cycle",
     )
@@ -136,13 +146,13 @@ def main() -> None:
         "--batch",
         type=int,
         default=32,
-        help="conversations per step, half as many if about several images",
+        help="conversations per step, fewer if about several images",
     )
     parser.add_argument(
         "--learning-rate",
         type=float,
         nargs=len(CYCLES),
-        default=(1.5e-3, 1.3e-3),
+        default=(1.5e-3, 1.6e-3, 1.5e-3),
         metavar="RATE",
         help="peak for the whole model, per cycle",
     )
