@@ -37,7 +37,7 @@ def _nothing_left_behind() -> Iterator[None]:
     os.environ[_SESSION_VARIABLE] = session
     before = _segments()
     yield
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline and (_processes(session) or _segments() - before):
         time.sleep(0.1)  # processes that were told to end are still ending
     left = [f"{process.pid}: {' '.join(_command(process))}" for process in _processes(session)]

@@ -135,7 +135,7 @@ class ServerProcess:
     def kill(self) -> None:
         """End it at once, and what it started."""
         end(self.family())
-        self._popen.wait(10)
+        self.wait(60)
 
     def wait(self, seconds: float) -> int | None:
         """Its exit status, or None when it still runs after `seconds`."""
@@ -215,7 +215,7 @@ class Processes:
         for process in waiting:
             process.ready(deadline)
 
-    def stop(self, processes: Sequence[ServerProcess], seconds: float = 15.0) -> None:
+    def stop(self, processes: Sequence[ServerProcess], seconds: float = 30.0) -> None:
         """Ask all to end, and end those that do not within `seconds`."""
         families = [process.family() for process in processes]
         for process in processes:
