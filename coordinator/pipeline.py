@@ -26,7 +26,7 @@ from coordinator.stages.prefill import PrefillStage, metadata_only
 from coordinator.stages.render import Rendering
 from coordinator.state import Encoded, Prefilled, RenderedPrompt
 from coordinator.topology import Plan, choose_plan
-from protocol.errors import InvalidRequest, TransferError, TriptychError
+from protocol.errors import InvalidRequest, TransferError, TriptychError, Unavailable
 from protocol.generate import GenerateRequest
 from protocol.replica import Role
 from protocol.rpc import TokenDelta
@@ -113,6 +113,8 @@ class Pipeline:
                             prompt.receipt.token()
                             prompt.receipt.completion_tokens += len(fresh.token_ids)
                             yield fresh
+                    if progress.open:
+                        raise Unavailable("the answer ended too early", stage="decode")
                     return
 
     async def _try(self, course: _Course, attempt: Attempt) -> AsyncGenerator[TokenDelta, None]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from coordinator.config import CoordinatorConfig
 from coordinator.member import Member
 from protocol.deadline import Deadline
-from protocol.errors import DeadlineExceeded, Unavailable
+from protocol.errors import DeadlineExceeded, TriptychError, Unavailable
 from protocol.generate import GenerateRequest
 from protocol.rpc import GENERATE, TokenDelta
 
@@ -43,6 +43,10 @@ class DecodeStage:
                     break
                 except TimeoutError:
                     raise DeadlineExceeded("no token came in time", stage="decode") from None
+                except TriptychError:
+                    if missing:
+                        raise
+                    return  # lost after its last word
                 yield delta
                 if delta.finish_reason is not None:
                     missing.discard(delta.index)
