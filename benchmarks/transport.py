@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ MIB = 2**20
 SIZES = (64 * 1024, MIB, 16 * MIB, 64 * MIB, 256 * MIB)
 IN_FLIGHT = (1, 8)
 _LARGEST_ROUND = 512 * MIB
-_ANSWER_S = 300
+_ANSWER_S = 180
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,14 @@ class Process:
 
     def answer(self) -> Any:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("@"):
-                return json.loads(line[1:])
+        limit = threading.Timer(_ANSWER_S, self._process.kill)
+        limit.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith("@"):
+                    return json.loads(line[1:])
+        finally:
+            limit.cancel()
         assert self._process.stderr is not None
         lines = self._process.stderr.read().strip().splitlines() or ["it said nothing"]
         raise Failed(lines[-1])
