@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -89,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=FEWEST_THREADS, help="of each topology")
     parser.add_argument("--rounds", type=int, default=0, help="default: 3, or 1 with --quick")
     given = parser.parse_args(arguments)
+    # A benchmark that is told to end ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if given.threads < FEWEST_THREADS:
         parser.error(f"--threads must be at least {FEWEST_THREADS}")
     settings = Settings(
