@@ -17,7 +17,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from values_spec import VALUES, Schema
+from values_spec import VALUES
+from values_types import Schema
 
 CHART = Path(__file__).parent / "triptych"
 BEGIN, END = "<!-- values: begin -->", "<!-- values: end -->"
