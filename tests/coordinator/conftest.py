@@ -109,7 +109,7 @@ async def running(
             knows no disconnect.
         options: of CoordinatorConfig.
     """
-    options = {"port": 0, "stage_wait_s": 2.0, "request_timeout_s": 20.0, **options}
+    options = {"port": 0, "stage_wait_s": 20.0, "request_timeout_s": 60.0, **options}
     stage = Stage(CoordinatorConfig(**options))
     if http:
         stage.client = httpx.AsyncClient(base_url=await stage.server.start(), timeout=20)

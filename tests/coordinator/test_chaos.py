@@ -51,7 +51,7 @@ async def kill_and_replace(stage: Stage, role: Role, pick: random.Random, *, tol
 
 async def test_replicas_of_every_stage_die_and_no_request_is_lost(start: Start) -> None:
     pick = random.Random(7)
-    async with start(ROLES, stage_wait_s=10.0, http=True) as stage:
+    async with start(ROLES, http=True) as stage:
         for replica in stage.replicas:
             replica.token_s = 0.001
         done = asyncio.Event()

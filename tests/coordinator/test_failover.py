@@ -194,7 +194,7 @@ async def test_the_budget_ends_hopeless_requests_with_their_error(start: Start) 
 
 
 async def test_a_replica_that_hangs_is_given_up(start: Start) -> None:
-    async with start((*SPLIT, "prefill"), probe_interval_s=0.05, probe_timeout_s=0.2) as stage:
+    async with start((*SPLIT, "prefill"), probe_interval_s=0.05, probe_timeout_s=0.3) as stage:
         hanging = stage.of("prefill")[0]
         other = stage.of("prefill")[1]
         hanging.hang = True

@@ -46,7 +46,7 @@ async def cluster(*roles: str) -> AsyncIterator[Cluster]:
             servers[role] = ForeignServer()
             await servers[role].start()
         membership = StaticMembership([f"{r}={s.url}" for r, s in servers.items()], "")
-        config = CoordinatorConfig(port=0, served_model_name="m", stage_wait_s=2.0)
+        config = CoordinatorConfig(port=0, served_model_name="m", stage_wait_s=20.0)
         coordinator = CoordinatorServer(config, membership, WordDerenderer())
         await coordinator.open()
         stack.push_async_callback(coordinator.close)
