@@ -45,6 +45,7 @@ imports: $(STAMP)  ## the dependency table of docs/architecture.md
 
 docs: $(STAMP)  ## fail where a generated page is out of date
 	$(BIN)/python -m deploy.reference --check docs/configuration.md
+	$(BIN)/python docs/errors_page.py --check
 
 check: lint types imports docs  ## everything but the tests
 

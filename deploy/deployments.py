@@ -153,6 +153,8 @@ def _coordinator(cluster: ClusterConfig) -> Any:
     from render.derender import HfDerenderer
 
     model = str(resolve(cluster.model, cluster.revision, weights=False))
-    return CoordinatorServer(
-        wiring.coordinator_config(cluster), feed.membership, HfDerenderer(model)
+    render = wiring.render_config(cluster, "127.0.0.1")
+    derenderer = HfDerenderer(
+        model, reasoning_parser=render.reasoning_parser, tool_parser=render.tool_parser
     )
+    return CoordinatorServer(wiring.coordinator_config(cluster), feed.membership, derenderer)
