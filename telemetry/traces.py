@@ -7,6 +7,7 @@ done. Spans join the trace of the client's `traceparent`.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -107,7 +108,7 @@ def _sink(exporter: Exporter, endpoint: str) -> Any:
     if exporter == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        return ConsoleSpanExporter()
+        return ConsoleSpanExporter(out=sys.stdout)  # its default is that of import time
     module = importlib.import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     return module.OTLPSpanExporter(endpoint=endpoint or None)
 

@@ -30,10 +30,7 @@ MAX_LINES = 400
 MAX_LINES_ELSEWHERE = 450
 """Of tests, benchmarks and examples, where a table of cases may be long."""
 
-LONG: dict[str, str] = {
-    "helm/values_spec.py": "one table: every value of the chart, from which the rest is generated",
-    "tests/helm/fake_api_server.py": "one double of one server, and what it does not reproduce",
-}
+LONG: dict[str, str] = {}
 """Files that may be longer, each with its reason."""
 
 MAY_IMPORT = {

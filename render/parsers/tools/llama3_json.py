@@ -24,9 +24,13 @@ class Llama3Json(MarkedJson):
         self._begun = False
 
     def push(self, text: str) -> ToolDelta:
-        """Take more text in order."""
-        if not self._begun and text.strip():
+        """Take more text in order; white space waits for what it stands before."""
+        if not self._begun:
+            begin = (self._held + text).lstrip()
+            if not begin:
+                self._held += text
+                return ToolDelta("", [])
             self._begun = True
-            if text.lstrip()[0] == "{":
+            if begin[0] == "{":
                 self._mode = "between"
         return super().push(text)
