@@ -23,6 +23,7 @@ from ec_connector.handshake import Secret
 from ec_connector.messages import Granted
 from ec_connector.regions import Region
 from protocol.deadline import Deadline
+from protocol.errors import TransferError
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Transport(ABC):
         Raises:
             TransferError: `transport_failed`.
         """
-        raise NotImplementedError(f"{self.name} does not push")
+        raise TransferError(f"{self.name} does not push", "transport_failed")
 
     def opened(self, lease: bytes) -> None:  # noqa: B027 (most transports need not know)
         """A peer has been granted a lease to read by this transport."""
