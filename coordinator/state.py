@@ -70,11 +70,6 @@ class RenderedPrompt:
         """The items, in prompt order, repeated ones included."""
         return self.request.features.items() if self.request.features is not None else []
 
-    @property
-    def pixel_keys(self) -> list[str]:
-        """Keys in render's store."""
-        return [item.handle.key for item in self.media if item.handle is not None]
-
 
 @dataclass(frozen=True, slots=True)
 class Encoded:

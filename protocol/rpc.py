@@ -72,11 +72,12 @@ class ReleaseCall(msgspec.Struct, frozen=True):
 
     Attributes:
         keys: store keys whose publish lease, or offers whose lease, ends now.
-        request_ids: requests whose offered KV blocks are free: for a caller that was cut off
-            from the reply that would have told it their key.
+        request_ids: requests all of whose pixels or KV blocks are free, those of a call that
+            still runs too: for a caller that may have been cut off from the reply that would
+            have told it their keys. A key is to be released in one of the two ways.
     """
 
-    keys: list[str]
+    keys: list[str] = []
     request_ids: list[str] = []
 
 

@@ -53,11 +53,16 @@ class Inline(TensorSink):
 
 
 class Published(TensorSink):
-    """Descriptors of entries in render's own store, in `kwargs_handles`."""
+    """Descriptors of entries in render's own store, in `kwargs_handles`.
+
+    Attributes:
+        keys: of the entries that were leased, for whoever ends the leases.
+    """
 
     def __init__(self, ec: EcConnector, lease_s: float) -> None:
         self._ec = ec
         self._lease_s = lease_s
+        self.keys: list[str] = []
 
     async def add(
         self,
@@ -69,15 +74,12 @@ class Published(TensorSink):
     ) -> MultiModalFeatures:
         handles: dict[str, EcItem] = {}
         column: dict[str, list[EcItem | None]] = {m: [] for m in features.mm_hashes}
-        try:
-            for item in items:
-                name = item.head.mm_hash
-                if name not in handles:
-                    handles[name] = await self._publish(item, salt, deadline)
-                column[item.modality].append(handles[name])
-        except BaseException:
-            self._ec.retire([handle.key for handle in handles.values()])
-            raise
+        for item in items:
+            name = item.head.mm_hash
+            if name not in handles:
+                handles[name] = await self._publish(item, salt, deadline)
+                self.keys.append(handles[name].key)
+            column[item.modality].append(handles[name])
         return MultiModalFeatures(
             features.mm_hashes, features.mm_placeholders, None, features.mm_metadata, column
         )

@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from ec_connector.connector import EcConnector
+from ec_connector.owners import KeyOwners
 from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, Unavailable
 from protocol.ids import new_id
@@ -58,6 +59,7 @@ class RenderServer:
     def __init__(self, config: RenderConfig) -> None:
         self.config = config
         self._metrics = RenderMetrics(CollectorRegistry())
+        self._owners = KeyOwners()
         self._draining = False
         self._running = 0
         self._replica: Replica | None = None
@@ -153,7 +155,19 @@ class RenderServer:
 
     async def _render(self, call: RenderCall, deadline: Deadline) -> Rendered:
         self._refuse_if_draining()
-        sink: TensorSink = Published(self._ec, call.lease_s) if call.publish else Inline()
+        if not call.publish:
+            return await self._rendered(call, Inline(), deadline)
+        sink = Published(self._ec, call.lease_s)
+        with self._owners.running(call.request_id) as running:
+            try:
+                rendered = await self._rendered(call, sink, deadline)
+            except BaseException:
+                self._ec.retire(sink.keys)
+                raise
+            self._ec.retire(self._owners.add(call.request_id, sink.keys, running))
+            return rendered
+
+    async def _rendered(self, call: RenderCall, sink: TensorSink, deadline: Deadline) -> Rendered:
         self._running += 1
         try:
             match call.endpoint:
@@ -188,7 +202,7 @@ class RenderServer:
         )
 
     async def _release(self, call: ReleaseCall, _deadline: Deadline) -> Empty:
-        self._ec.retire(call.keys)
+        self._ec.retire([*call.keys, *self._owners.take(call.request_ids)])
         return Empty()
 
     async def _describe(self, _call: Empty, _deadline: Deadline) -> Replica:

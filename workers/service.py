@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 from ec_connector.connector import EcConnector
+from ec_connector.owners import KeyOwners
 from protocol.deadline import Deadline
 from protocol.errors import NotSupported, Stage, TriptychError
 from protocol.generate import GenerateRequest
@@ -28,10 +29,10 @@ from protocol.rpc import (
     Reserved,
     TokenDelta,
 )
+from protocol.transfer import parse_kv_handoff
 from serving.rpc_server import RpcServer
 from telemetry.workers import WorkerMetrics
 from workers.generation import Generator
-from workers.offered import OfferedBlocks
 from workers.publisher import Publisher
 from workers.status import StatusBoard
 
@@ -66,7 +67,7 @@ class WorkerService:
         self._connector = connector
         self._lease_s = lease_s
         self._metrics = metrics
-        self._offers = OfferedBlocks()
+        self._offers = KeyOwners()
 
     def register(self, server: RpcServer) -> None:
         """Add every handler to a server."""
@@ -109,7 +110,9 @@ class WorkerService:
             with self._offers.running(request.request_id) as call:
                 prefilled = await self._generator.prefill(request, deadline, self._lease_s)
                 params = prefilled.kv_transfer_params
-                self._connector.retire(self._offers.add(request.request_id, params, call))
+                handoff = parse_kv_handoff(params or {})
+                keys = [handoff.source.key] if handoff is not None else []
+                self._connector.retire(self._offers.add(request.request_id, keys, call))
             return prefilled
 
     async def generate(

@@ -78,7 +78,7 @@ class PrefillStage:
     def _release_unknown(self, member: Member, request: GenerateRequest) -> None:
         """Free the blocks of a reply that never arrived, if there was one."""
         if member.native and request.request_id is not None:
-            call = ReleaseCall([], [request.request_id])
+            call = ReleaseCall(request_ids=[request.request_id])
             deadline = Deadline.after(_RELEASE_S)
             self._janitor.finish(member.client.call(KV_RELEASE, call, deadline))
 

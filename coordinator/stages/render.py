@@ -30,18 +30,15 @@ class Rendering:
     """The prompts of one body, rendered again where their pixels are gone.
 
     Attributes:
-        versions: the prompts as first rendered, and after each `again`.
+        prompts: the latest version.
+        asked: the replicas that may hold pixels for it.
     """
 
     def __init__(self, stage: RenderStage | None, prompts: list[RenderedPrompt]) -> None:
-        self.versions = [prompts]
+        self.prompts = prompts
+        self.asked: set[Member] = set()
         self._stage = stage
         self._lock = asyncio.Lock()
-
-    @property
-    def prompts(self) -> list[RenderedPrompt]:
-        """The latest version."""
-        return self.versions[-1]
 
     async def again(self, gone: RenderedPrompt) -> RenderedPrompt:
         """The prompt with fresh pixels; prompts of one body share one new rendering.
@@ -56,7 +53,7 @@ class Rendering:
             if self._stage is None:
                 hashes = tuple(item.mm_hash for item in gone.media)
                 raise TransferError("the pixels are gone", "missing", hashes, None, "render")
-            self.versions.append(await self._stage.run(gone.admitted))
+            self.prompts = await self._stage.run(gone.admitted, self.asked)
             return self.prompts[gone.number]
 
 
@@ -75,15 +72,16 @@ class RenderStage:
         Raises:
             TriptychError: the body is at fault, or nobody could render it.
         """
-        rendering = Rendering(self, await self.run(admitted))
+        rendering = Rendering(self, [])
         try:
+            rendering.prompts = await self.run(admitted, rendering.asked)
             yield rendering
         finally:
-            for prompts in rendering.versions:
-                self.release(prompts)
+            for member in rendering.asked:
+                self._release(member, admitted.internal_id)
 
-    async def run(self, admitted: Admitted) -> list[RenderedPrompt]:
-        """Render, elsewhere if a replica fails."""
+    async def run(self, admitted: Admitted, asked: set[Member]) -> list[RenderedPrompt]:
+        """Render, elsewhere if a replica fails; whoever is asked is added to `asked`."""
         if admitted.endpoint is None or admitted.body is None:
             raise InternalError("there is no body to render", stage="render")
         deadline = admitted.deadline
@@ -111,27 +109,31 @@ class RenderStage:
                 ) as member,
             ):
                 limit = deadline.within(config.timeout_s)
+                asked.add(member)
                 reply = await member.client.call(RENDER, call, limit)
+                if not any(_has_handles(request) for request in reply.requests):
+                    asked.discard(member)
                 return [
                     RenderedPrompt(admitted, number, _checked(request, admitted), member)
                     for number, request in enumerate(reply.requests)
                 ]
         raise AssertionError
 
-    def release(self, prompts: list[RenderedPrompt]) -> None:
-        """Let render's store forget the pixels; unknown keys are ignored there."""
-        keys: dict[Member, list[str]] = {}
-        for prompt in prompts:
-            if prompt.origin is not None and prompt.pixel_keys:
-                keys.setdefault(prompt.origin, []).extend(prompt.pixel_keys)
-        for member, held in keys.items():
-            call = member.client.call(RENDER_RELEASE, ReleaseCall(held), Deadline.after(_RELEASE_S))
-            self._janitor.finish(call)
+    def _release(self, member: Member, request_id: str) -> None:
+        """Let render's store forget the pixels, those of a reply that never came too."""
+        call = ReleaseCall(request_ids=[request_id])
+        self._janitor.finish(
+            member.client.call(RENDER_RELEASE, call, Deadline.after(_RELEASE_S))
+        )
 
     def _takes_handles(self) -> bool:
         """Foreign encoders cannot fetch from render's store: they are sent pixels inline."""
         encoders = [m for m in self._pool.members() if m.role in ENCODES]
         return all(member.native for member in encoders)
+
+
+def _has_handles(request: GenerateRequest) -> bool:
+    return request.features is not None and request.features.kwargs_handles is not None
 
 
 def _checked(request: GenerateRequest, admitted: Admitted) -> GenerateRequest:

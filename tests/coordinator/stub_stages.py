@@ -229,7 +229,8 @@ class StubReplica:
         return EcItem(mm_hash, "127.0.0.1", 1, key)
 
     async def _release_pixels(self, call: ReleaseCall, _deadline: Deadline) -> Empty:
-        self.cluster.pixels -= set(call.keys)
+        owned = tuple(f"{self.replica.id}/{request_id}/" for request_id in call.request_ids)
+        self.cluster.pixels -= {key for key in self.cluster.pixels if key.startswith(owned)}
         return Empty()
 
     # --- workers
