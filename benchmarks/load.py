@@ -143,7 +143,7 @@ async def _ask(http: httpx.AsyncClient, url: str, request: Prepared) -> Timing:
         error = "the stream ended early"
     return Timing(
         (first or ended) - began,
-        (last - first) / (tokens - 1) if tokens > 1 else None,
+        (last - first) / (tokens - 1) if last > first else None,  # one-word answers have none
         ended - began,
         tokens,
         "".join(words) == request.expected,
