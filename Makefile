@@ -2,6 +2,7 @@
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -26,8 +27,8 @@ install: $(STAMP)  ## make .venv with everything that serving, tests and benchma
 serve: $(STAMP)  ## start a cluster on this machine with the bundled demo model (ARGS="--port 9000")
 	@exec $(BIN)/triptych serve $(ARGS)
 
-test: $(STAMP)  ## run the tests (ARGS="tests/render -k media")
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## run the tests (ARGS="tests/render -k media"), JOBS=2 files at a time
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .

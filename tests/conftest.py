@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,8 @@ _SESSION_VARIABLE = "TEST_SESSION_OF_TRIPTYCH"
 _SHM = Path("/dev/shm")
 _OURS = ("triptych", "psm_", "ucx_shm")
 """Prefixes of our shared memory, of `multiprocessing.shared_memory` and of UCX."""
+
+_CLUSTER_TESTS = Path(__file__).parent / "cluster"
 
 _CLEARED = ("TRIPTYCH_", "VLLM_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
@@ -30,20 +31,48 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
-    """Fail the session when a process or a shared memory segment outlives it."""
-    session = uuid.uuid4().hex
-    os.environ[_SESSION_VARIABLE] = session
-    before = _segments()
-    yield
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and (_processes(session) or _segments() - before):
-        time.sleep(0.1)  # processes that were told to end are still ending
-    left = [f"{process.pid}: {' '.join(_command(process))}" for process in _processes(session)]
-    assert not left, f"processes left behind: {left}"
-    segments = _segments() - before
-    assert not segments, f"shared memory left behind: {sorted(segments)}"
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, those of a file share one, and so do its fixtures."""
+    for item in items:
+        in_cluster = item.path.is_relative_to(_CLUSTER_TESTS)
+        item.add_marker(pytest.mark.xdist_group("cluster" if in_cluster else item.path.stem))
+
+
+class LeftBehind:
+    """Fails the whole run when a process or a shared memory segment outlives it."""
+
+    def __init__(self) -> None:
+        self._session = uuid.uuid4().hex
+        self._found: list[str] = []
+        os.environ[_SESSION_VARIABLE] = self._session
+        self._before = _segments()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Look; what was told to end may still be ending."""
+        deadline = time.monotonic() + 30
+        while (found := self._look()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._found = found
+        if found:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what is left."""
+        if self._found:
+            terminalreporter.section("LEFT BEHIND", red=True)
+            for line in self._found:
+                terminalreporter.line(f"ERROR left behind: {line}")
+
+    def _look(self) -> list[str]:
+        processes = [f"{p.pid}: {' '.join(_command(p))}" for p in _processes(self._session)]
+        return processes + sorted(_segments() - self._before)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Only the process that all others are started by looks for what is left."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(LeftBehind())
 
 
 def _segments() -> set[str]:
