@@ -31,6 +31,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
+@pytest.hookimpl(tryfirst=True)  # the plugin that distributes them reads the marks in this hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several processes, those of a file share one, and so do its fixtures."""
     for item in items:
