@@ -1,0 +1,1 @@
+"""Our render server against the reference, request by request: `python -m interop`."""
