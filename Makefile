@@ -28,7 +28,7 @@ serve: $(STAMP)  ## start a cluster on this machine with the bundled demo model 
 	@exec $(BIN)/triptych serve $(ARGS)
 
 test: $(STAMP)  ## run the tests (ARGS="tests/render -k media"), JOBS=2 files at a time
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -6,16 +6,18 @@ import os
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 _SESSION_VARIABLE = "TEST_SESSION_OF_TRIPTYCH"
 _SHM = Path("/dev/shm")
 _OURS = ("triptych", "psm_", "ucx_shm")
 """Prefixes of our shared memory, of `multiprocessing.shared_memory` and of UCX."""
 
-_CLUSTER_TESTS = Path(__file__).parent / "cluster"
+_CLUSTER_TESTS = "tests/cluster/"
 
 _CLEARED = ("TRIPTYCH_", "VLLM_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
@@ -31,12 +33,18 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-@pytest.hookimpl(tryfirst=True)  # the plugin that distributes them reads the marks in this hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, those of a file share one, and so do its fixtures."""
-    for item in items:
-        in_cluster = item.path.is_relative_to(_CLUSTER_TESTS)
-        item.add_marker(pytest.mark.xdist_group("cluster" if in_cluster else item.path.stem))
+class ByFile(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+    """Tests of a file run in one process; those of the cluster too, for they share a fleet."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return _CLUSTER_TESTS if file.startswith(_CLUSTER_TESTS) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """What `-n 2` distributes by."""
+    return ByFile(config, log)
 
 
 class LeftBehind:
