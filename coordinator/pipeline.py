@@ -99,7 +99,8 @@ class Pipeline:
         Raises:
             TriptychError: the request is at fault, or no try succeeded.
         """
-        progress = Progress(prompt.request.sampling_params.n)
+        sampling = prompt.request.sampling_params
+        progress = Progress(sampling.n, sampling.max_tokens)
         course = _Course(rendering, prompt, progress, overlap=self._config.overlap)
         attempts = self._config.decode.attempts + self._config.prefill.attempts
         async with course.stack:
@@ -108,6 +109,8 @@ class Pipeline:
             ):
                 async with attempt, contextlib.aclosing(self._try(course, attempt)) as deltas:
                     async for delta in deltas:
+                        if not progress.open:
+                            break  # a replica that does not know when to stop
                         fresh = progress.take(delta)
                         if fresh is not None:
                             prompt.receipt.token()

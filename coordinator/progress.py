@@ -15,9 +15,14 @@ class Progress:
     A request with one choice is resumed: the next try is told the tokens and goes on after them.
     With several choices the next try starts from the beginning and what was given already is
     swallowed, after checking that it is the same.
+
+    Args:
+        choices: how many.
+        limit: most tokens of a choice, None where only the replica knows.
     """
 
-    def __init__(self, choices: int) -> None:
+    def __init__(self, choices: int, limit: int | None = None) -> None:
+        self._limit = limit
         self._given: list[list[int]] = [[] for _ in range(choices)]
         self._replayed = [0] * choices
         self.open = set(range(choices))
@@ -46,6 +51,9 @@ class Progress:
             raise InternalError("a replica answered for a choice that nobody asked for")
         if index not in self.open:
             return None
+        if min(delta.token_ids, default=0) < 0:
+            raise InternalError("a replica answered a negative token")
+        delta = self._within_limit(delta)
         given, at = self._given[index], self._replayed[index]
         known = given[at : at + len(delta.token_ids)]
         if known != delta.token_ids[: len(known)]:
@@ -63,3 +71,17 @@ class Progress:
         if logprobs is not None:
             logprobs = Logprobs(logprobs.content[len(known) :])
         return msgspec.structs.replace(delta, token_ids=fresh, logprobs=logprobs)
+
+    def _within_limit(self, delta: TokenDelta) -> TokenDelta:
+        """The delta, ended where the choice must end: some replica might not."""
+        if self._limit is None:
+            return delta
+        room = self._limit - self._replayed[delta.index]
+        if len(delta.token_ids) <= room:
+            return delta
+        logprobs = delta.logprobs
+        if logprobs is not None:
+            logprobs = Logprobs(logprobs.content[:room])
+        return msgspec.structs.replace(
+            delta, token_ids=delta.token_ids[:room], logprobs=logprobs, finish_reason="length"
+        )

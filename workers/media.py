@@ -30,7 +30,7 @@ from workers.single_flight import SingleFlight
 
 _MAX_LAYOUTS = 4096
 _LARGE = 256 * 1024
-"""Characters of base64 that are decoded off the event loop."""
+"""Characters of base64, and bytes of an embedding, that are gone through off the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +230,11 @@ class MediaLoader:
         await self._connector.fetch_into(
             source, [as_buffer(rows)], deadline, fingerprint=self._fingerprint
         )
+        # Our encoders refuse such values themselves; one that does not must not spoil an answer.
+        finite = torch.isfinite(rows).all
+        if not bool(await asyncio.to_thread(finite) if rows.nbytes > _LARGE else finite()):
+            message = f"the embedding of item {source.mm_hash} has values that are not finite"
+            raise TransferError(message, "invalid_content", (source.mm_hash,))
         return rows
 
     async def _encode(self, item: MediaItem) -> torch.Tensor:

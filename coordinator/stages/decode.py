@@ -34,10 +34,12 @@ class DecodeStage:
             DeadlineExceeded: no token came in time.
         """
         missing = set(open_choices)
+        loop, patience = asyncio.get_running_loop(), self._config.decode.timeout_s
+        ends = loop.time() + patience
         async with contextlib.aclosing(member.client.stream(GENERATE, request, deadline)) as stream:
             while True:
                 try:
-                    async with asyncio.timeout(self._config.decode.timeout_s):
+                    async with asyncio.timeout_at(ends):
                         delta = await anext(stream)
                 except StopAsyncIteration:
                     break
@@ -47,6 +49,8 @@ class DecodeStage:
                     if missing:
                         raise
                     return  # lost after its last word
+                if delta.token_ids or delta.finish_reason is not None:
+                    ends = loop.time() + patience  # empty words do not count
                 yield delta
                 if delta.finish_reason is not None:
                     missing.discard(delta.index)

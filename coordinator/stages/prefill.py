@@ -15,7 +15,8 @@ from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, InternalError, Unavailable
 from protocol.generate import GenerateRequest
 from protocol.rpc import KV_RELEASE, PREFILL, ReleaseCall
-from protocol.transfer import ec_params, parse_kv_handoff
+from protocol.rpc import Prefilled as Reply
+from protocol.transfer import KvHandoff, ec_params, parse_kv_handoff
 
 _RELEASE_S = 5.0
 
@@ -65,6 +66,8 @@ class PrefillStage:
             raise InternalError(f"prefill answered a malformed handoff: {error}") from None
         if handoff is not None:
             key = handoff.source.key
+        if member.native:
+            _check(reply, handoff, request.sampling_params.n)
         return Prefilled(
             plan,
             msgspec.structs.replace(request, kv_transfer_params=params),
@@ -88,3 +91,19 @@ class PrefillStage:
             call = ReleaseCall([prefilled.kv_key])
             deadline = Deadline.after(_RELEASE_S)
             self._janitor.finish(prefilled.holder.client.call(KV_RELEASE, call, deadline))
+
+
+def _check(reply: Reply, handoff: KvHandoff | None, choices: int) -> None:
+    """The tokens that the client gets must be those that decode goes on after.
+
+    Raises:
+        InternalError: they are not, or a choice is neither ended nor handed over.
+    """
+    if handoff is None:
+        ended = {delta.index for delta in reply.deltas if delta.finish_reason is not None}
+        if reply.kv_transfer_params is None and not ended.issuperset(range(choices)):
+            raise InternalError("prefill answered neither an end nor KV blocks", stage="prefill")
+        return
+    said = {delta.index: tuple(delta.token_ids) for delta in reply.deltas}
+    if said != {index: (token,) for index, token in enumerate(handoff.first_tokens)}:
+        raise InternalError("prefill answered other tokens than it handed over", stage="prefill")

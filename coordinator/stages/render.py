@@ -113,6 +113,8 @@ class RenderStage:
                 reply = await member.client.call(RENDER, call, limit)
                 if not any(_has_handles(request) for request in reply.requests):
                     asked.discard(member)
+                if len(reply.requests) != 1 and (admitted.endpoint == "chat" or not reply.requests):
+                    raise InternalError("a render replica answered too many prompts, or none")
                 return [
                     RenderedPrompt(admitted, number, _checked(request, admitted), member)
                     for number, request in enumerate(reply.requests)
