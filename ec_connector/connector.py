@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
@@ -322,10 +322,9 @@ class EcConnector:
 
     # ---- consumer
 
-    @asynccontextmanager
-    async def fetch(
+    def fetch(
         self, item: EcItem, deadline: Deadline, *, fingerprint: str | None = None
-    ) -> AsyncIterator[Fetched]:
+    ) -> AbstractAsyncContextManager[Fetched]:
         """The item as one read-only buffer, valid inside the context.
 
         Leaving the context releases the lease and raises `expired` if it lapsed meanwhile: then
@@ -342,8 +341,7 @@ class EcConnector:
         """
         deadline.remaining("transfer")
         self._gate.check(item, fingerprint)
-        async with self._consumer.fetch(item, deadline) as fetched:
-            yield fetched
+        return self._consumer.fetch(item, deadline)
 
     async def fetch_into(
         self,

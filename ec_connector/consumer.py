@@ -157,9 +157,7 @@ class Consumer:
         self, peer: Peer, item: EcItem, into: Sequence[memoryview] | None, deadline: Deadline
     ) -> _Moved:
         """Try the transports, best first; one that fails is dropped for this peer."""
-        failure = TransferError(
-            f"no transport in common with {item.peer_host}:{item.peer_port}", "transport_failed"
-        )
+        failure: TransferError | None = None
         candidates = peer.usable(self._transports, item)
         for transport in candidates:
             last = transport is candidates[-1]
@@ -174,7 +172,9 @@ class Consumer:
                 self._metrics.fallbacks.labels(transport.name).inc()
                 if not last:
                     await peer.drop(transport)
-        raise failure
+        raise failure or TransferError(
+            f"no transport in common with {item.peer_host}:{item.peer_port}", "transport_failed"
+        )
 
     async def _move_by(
         self,

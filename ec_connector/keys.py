@@ -6,10 +6,12 @@ for an offer. The salt is hashed in, so a descriptor does not reveal it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 
 
+@functools.lru_cache(maxsize=64)
 def fingerprint_digest(fingerprint: str) -> str:
     """16 hex digits that stand for a fingerprint of any length."""
     return hashlib.sha256(fingerprint.encode()).hexdigest()[:16]

@@ -22,6 +22,7 @@ from ec_connector.messages import (
     Renewed,
     Welcome,
     from_producer,
+    pack,
 )
 from ec_connector.server import PURPOSE
 from ec_connector.transports.base import Context, Link, PeerInfo, Transport
@@ -157,12 +158,11 @@ class Peer(FrameProtocol):
         self._reads[read_id] = future
         self.used_at = asked_at = time.monotonic()
         wait_s = left - min(_ANSWER_MARGIN_S, left / 4)
-        self.send(
-            Read(
-                read_id, item.key, item.mm_hash, item.epoch, item.expires_at,
-                wait_s, transport, route,
-            )
+        read = Read(
+            read_id, item.key, item.mm_hash, item.epoch, item.expires_at,
+            wait_s, transport, route,
         )  # fmt: skip
+        self.send_packed(self._take_releases() + pack(read))  # one packet, one wake-up
         try:
             if not self.is_open:
                 raise _unreachable((self.info.host, self.info.port), "the connection ended")
@@ -310,10 +310,17 @@ class Peer(FrameProtocol):
             future.set_exception(from_wire(frame.error))
 
     def _flush(self) -> None:
+        packed = self._take_releases()
+        if packed:
+            self.send_packed(packed)
+
+    def _take_releases(self) -> bytes:
+        """The frame of what was released and not told yet, empty where there is nothing."""
+        if not self._done and not self._aborted:
+            return b""
         done, self._done = tuple(self._done), []
         aborted, self._aborted = tuple(self._aborted), []
-        if done or aborted:
-            self.send(Release(done, aborted))
+        return pack(Release(done, aborted))
 
     def _renew_later(self, delay: float) -> None:
         if self._renewing is None:

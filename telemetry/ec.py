@@ -48,6 +48,7 @@ class EcMetrics:
             buckets=BYTES,
             registry=registry,
         )
+        self._moved: dict[str, tuple[Histogram, Histogram]] = {}
         self._used = Gauge("triptych_ec_store_bytes", "Bytes taken.", registry=registry)
         self._capacity = Gauge("triptych_ec_store_capacity_bytes", "Size.", registry=registry)
         self._entries = Gauge("triptych_ec_store_entries", "Items held.", registry=registry)
@@ -57,8 +58,14 @@ class EcMetrics:
 
     def moved(self, transport: str, nbytes: int, seconds: float) -> None:
         """An item has arrived."""
-        self.transfer_seconds.labels(transport).observe(seconds)
-        self.transfer_bytes.labels(transport).observe(nbytes)
+        children = self._moved.get(transport)
+        if children is None:  # finding a label's child costs more than observing
+            children = self._moved[transport] = (
+                self.transfer_seconds.labels(transport),
+                self.transfer_bytes.labels(transport),
+            )
+        children[0].observe(seconds)
+        children[1].observe(nbytes)
 
     def watch(
         self,

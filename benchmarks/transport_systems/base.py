@@ -19,7 +19,8 @@ from typing import Any
 BYTE = 0x5A
 """What every item consists of."""
 
-_MIN_ROUNDS = 5
+_WARM_UP_ROUNDS = 5
+_MIN_ROUNDS = 3
 _MAX_ROUNDS = 400
 
 
@@ -67,9 +68,12 @@ def until_told() -> None:
 
 
 def rounds(settings: Settings, move: Callable[[], object]) -> list[float]:
-    """Seconds of each round, the first two not counted."""
-    move()
-    move()
+    """Seconds of each round; the first ones, that set things up, are not counted."""
+    begun = time.perf_counter()
+    for _ in range(_WARM_UP_ROUNDS):
+        move()
+        if time.perf_counter() - begun > settings.seconds:
+            break
     seconds: list[float] = []
     end = time.perf_counter() + settings.seconds
     while len(seconds) < _MAX_ROUNDS:
@@ -84,8 +88,11 @@ def rounds(settings: Settings, move: Callable[[], object]) -> list[float]:
 
 async def async_rounds(settings: Settings, move: Callable[[], Awaitable[object]]) -> list[float]:
     """The same for coroutines."""
-    await move()
-    await move()
+    begun = time.perf_counter()
+    for _ in range(_WARM_UP_ROUNDS):
+        await move()
+        if time.perf_counter() - begun > settings.seconds:
+            break
     seconds: list[float] = []
     end = time.perf_counter() + settings.seconds
     while len(seconds) < _MAX_ROUNDS:

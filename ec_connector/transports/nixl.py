@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -77,7 +78,9 @@ class Agent(Driver):
         self._agent: Any = None
         self._reading: list[_Reading] = []
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._serving: set[bytes] = set()
+        self._serving: dict[bytes, float] = {}  # lease -> since when, oldest first
+        self._oldest = math.inf
+        self._watching = False
 
     def read(
         self, local: Sequence[Piece], remote: Sequence[Piece], agent: str
@@ -140,18 +143,28 @@ class Agent(Driver):
 
     def serve(self, lease: bytes) -> None:
         """A peer may read now: have an eye on the connections, not all work without us."""
-        self._serving.add(lease)
-        if len(self._serving) == 1:
-            # Most reads are over before that and did not need us.
-            asyncio.get_running_loop().call_later(_GRACE_S, self._wake_if_serving)
+        now = time.monotonic()
+        self._serving[lease] = now
+        self._oldest = min(self._oldest, now)
+        if not self._watching:
+            self._watching = True
+            asyncio.get_running_loop().call_later(_GRACE_S, self._watch)
 
     def rest(self, lease: bytes) -> None:
         """That peer reads no more."""
-        self._serving.discard(lease)
+        if self._serving.pop(lease, None) is not None:
+            self._oldest = next(iter(self._serving.values()), math.inf)
 
-    def _wake_if_serving(self) -> None:
-        if self._serving:
-            self._wake()
+    def _watch(self) -> None:
+        """Wake the thread for a read that lasts; most are over before and do not need it."""
+        self._watching = bool(self._serving)
+        if self._watching:
+            if self._needs_us():
+                self._wake()
+            asyncio.get_running_loop().call_later(_GRACE_S, self._watch)
+
+    def _needs_us(self) -> bool:
+        return time.monotonic() - self._oldest >= _GRACE_S
 
     def _wake(self) -> None:
         self._woken.put(None)
@@ -168,7 +181,7 @@ class Agent(Driver):
 
     def _wait(self) -> None:
         pause = _IDLE_POLL_S
-        if self._serving:
+        if self._needs_us():
             pause = _SERVING_POLL_S
         if self._reading:
             # A tenth of how long the newest read has taken so far.
@@ -353,14 +366,16 @@ class NixlChannel(Channel):
     async def receive(
         self, granted: Granted, into: Sequence[memoryview], deadline: Deadline
     ) -> None:
-        local, remote = _cut(into, await self._link.remote(granted))
-        self._future = self._link.read(local, remote)
-        try:
-            async with asyncio.timeout(deadline.remaining("transfer")):
-                done = await asyncio.shield(self._future)
-        except TimeoutError:
-            raise failed("nixl", "the item did not arrive in time") from None
-        if not done:
+        remote = await self._link.remote(granted)
+        (buffer,) = into  # never anything but scratch memory: a read cannot be broken off
+        self._future = self._link.read(_local(buffer, remote), remote)
+        if not self._future.done():  # a short one is over by now
+            try:
+                async with asyncio.timeout(deadline.remaining("transfer")):
+                    await asyncio.shield(self._future)
+            except TimeoutError:
+                raise failed("nixl", "the item did not arrive in time") from None
+        if not self._future.result():
             raise failed("nixl", "the read failed")
 
     async def settled(self) -> None:
@@ -371,22 +386,13 @@ class NixlChannel(Channel):
         pass
 
 
-def _cut(into: Sequence[memoryview], remote: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """Local and remote pieces that correspond in size."""
-    if len(into) == len(remote) == 1:
-        return [(address_of(into[0]), into[0].nbytes)], list(remote)
+def _local(into: memoryview, remote: Sequence[Piece]) -> list[Piece]:
+    """The pieces of a buffer that the remote ones go to, one after the other."""
+    if sum(nbytes for _, nbytes in remote) != into.nbytes:
+        raise failed("nixl", "the granted spans do not make up the item")
+    address = address_of(into)
     local: list[Piece] = []
-    cut: list[Piece] = []
-    index, offset = 0, 0
-    for address, nbytes in remote:
-        done = 0
-        while done < nbytes:
-            buffer = into[index]
-            size = min(nbytes - done, buffer.nbytes - offset)
-            local.append((address_of(buffer) + offset, size))
-            cut.append((address + done, size))
-            done += size
-            offset += size
-            if offset == buffer.nbytes:
-                index, offset = index + 1, 0
-    return local, cut
+    for _, nbytes in remote:
+        local.append((address, nbytes))
+        address += nbytes
+    return local

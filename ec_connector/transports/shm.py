@@ -257,7 +257,7 @@ class ShmLink(Link):
             if len(answer) < _ASK or len(descriptors) != 1:
                 raise failed("shm", "the peer closed the connection")
             size = self._offered.sizes[index]
-            self._maps.append(_map(descriptors[0], size))
+            self._maps.append(map_sealed(descriptors[0], size))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -284,8 +284,12 @@ class ShmChannel(Channel):
         pass
 
 
-def _map(descriptor: int, size: int) -> mmap.mmap:
-    """Map what cannot shrink under us."""
+def map_sealed(descriptor: int, size: int) -> mmap.mmap:
+    """Map a peer's memory, which must not be able to shrink under us.
+
+    Raises:
+        TransferError: `transport_failed`.
+    """
     seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     actual = os.fstat(descriptor).st_size
     if actual != size or not seals & fcntl.F_SEAL_SHRINK:

@@ -139,6 +139,8 @@ class Worker(Driver):
 
     def _open(self) -> None:
         from ucxx import libucxx
+
+        # The endpoint's methods take nothing else, and the library gives it no public name.
         from ucxx._lib.arr import Array
 
         self._library, self._array = libucxx, Array

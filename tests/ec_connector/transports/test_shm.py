@@ -9,7 +9,7 @@ import pytest
 
 from ec_connector.config import EcConfig
 from ec_connector.regions import SharedMemory
-from ec_connector.transports.shm import _map, sweep
+from ec_connector.transports.shm import map_sealed, sweep
 from protocol.deadline import Deadline
 from protocol.errors import TransferError
 from tests.ec_connector.child import content
@@ -109,11 +109,11 @@ def test_memory_that_could_shrink_or_has_another_size_is_not_mapped() -> None:
     unsealed = os.memfd_create("test", os.MFD_CLOEXEC)
     os.ftruncate(unsealed, mmap.PAGESIZE)
     with pytest.raises((TransferError, OSError)):
-        _map(unsealed, mmap.PAGESIZE)
+        map_sealed(unsealed, mmap.PAGESIZE)
     os.close(unsealed)
     memory = SharedMemory(1)
     with pytest.raises(TransferError, match="not sealed"):
-        _map(memory.fd, 2 * mmap.PAGESIZE)
+        map_sealed(memory.fd, 2 * mmap.PAGESIZE)
     memory.close()
 
 
