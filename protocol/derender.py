@@ -16,8 +16,10 @@ from protocol.openai import ChatCompletionRequest, CompletionRequest, TokenTextL
 from protocol.rpc import TokenDelta
 
 
-class DerenderedDelta(msgspec.Struct, frozen=True, kw_only=True):
+class DerenderedDelta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What new tokens of one choice add to the answer.
+
+    One is made per token and holds no reference back, so the collector need not look at it.
 
     Attributes:
         content: text for the reader, "" where none is complete yet.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from protocol.derender import DerenderedDelta
 from protocol.rpc import TokenDelta
+from render.parsers.lane import Lane
 from render.parsers.reasoning.base import ReasoningParser
 from render.parsers.tools.base import ToolParser
 from render.text import TextDerenderer
+from serving.detokenizer import WholeTokens
+
+_CONTENT = Lane("content")
 
 
 class ParsedDerenderer:
@@ -36,10 +41,54 @@ class ParsedDerenderer:
         self._tools = tools
         self._include = include_reasoning
         self._one_call = one_call
+        self._sink = "content"
+        self._take: Callable[[str], bool] | None = None
+        self._whole: WholeTokens | None = None
+        self._index = 0
 
     def push(self, delta: TokenDelta) -> DerenderedDelta:
-        """Take new tokens in order."""
-        done = self._text.push(delta)
+        """Take new tokens in order; most of them change nothing and go by the lane."""
+        ids = delta.token_ids
+        if (
+            (whole := self._whole) is not None
+            and delta.finish_reason is None
+            and delta.logprobs is None
+            and len(ids) == 1
+            and (text := whole[ids[0]])
+            and ((take := self._take) is None or take(text))
+        ):
+            sink = self._sink
+            if sink == "content":
+                return DerenderedDelta(content=text, token_ids=ids)
+            if sink == "arguments":
+                call = {"index": self._index, "function": {"arguments": text}}
+                return DerenderedDelta(tool_calls=[call], token_ids=ids)
+            if sink == "reasoning":
+                return DerenderedDelta(reasoning=text, token_ids=ids)
+            return DerenderedDelta(token_ids=ids)
+        done = self._parse(delta)
+        self._aim()
+        return done
+
+    def _aim(self) -> None:
+        """Choose the lane of the state that the parsers are in now."""
+        lane = _CONTENT if self._reasoning is None else self._reasoning.lane()
+        if lane is not None and lane.sink == "content" and self._tools is not None:
+            outer, lane = lane, self._tools.lane()
+            if lane is not None and outer.stops:
+                lane = lane._replace(stops=lane.stops | outer.stops)
+        self._whole = None
+        if lane is None:
+            return
+        self._index = 0 if self._tools is None else self._tools.count - 1
+        hidden = (lane.sink == "reasoning" and not self._include) or (
+            lane.sink == "arguments" and self._one_call and self._index > 0
+        )
+        self._sink, self._take = "nothing" if hidden else lane.sink, lane.take
+        self._whole = self._text.whole(lane.stops)
+
+    def _parse(self, delta: TokenDelta) -> DerenderedDelta:
+        done = self._text.push_any(delta)
         reasoning, content = "", done.content
         calls: list[dict[str, Any]] = []
         last = done.finish_reason is not None
@@ -90,3 +139,4 @@ class ParsedDerenderer:
             self._reasoning.restore(state["reasoning"])
         if self._tools is not None:
             self._tools.restore(state["tools"])
+        self._whole = None

@@ -11,7 +11,13 @@ from protocol.derender import DerenderedDelta
 from protocol.generate import Logprobs
 from protocol.openai import ChatCompletionRequest, CompletionRequest, TokenTextLogprob
 from protocol.rpc import TokenDelta
-from serving.detokenizer import Detokenizer, StopStrings, special_ids, token_table
+from serving.detokenizer import (
+    Detokenizer,
+    StopStrings,
+    WholeTokens,
+    special_ids,
+    token_table,
+)
 
 
 class TextDerenderer:
@@ -47,9 +53,31 @@ class TextDerenderer:
         if isinstance(request, ChatCompletionRequest):
             self._most = request.top_logprobs or 0
         self._seen = 0
+        self._whole: WholeTokens | None = None
 
     def push(self, delta: TokenDelta) -> DerenderedDelta:
         """Take new tokens in order."""
+        ids = delta.token_ids
+        if (
+            (whole := self._whole) is not None
+            and delta.finish_reason is None
+            and delta.logprobs is None
+            and len(ids) == 1
+            and (text := whole[ids[0]])
+        ):
+            return DerenderedDelta(content=text, token_ids=ids)
+        done = self.push_any(delta)
+        self._whole = self.whole(frozenset())
+        return done
+
+    def whole(self, stops: frozenset[str]) -> WholeTokens | None:
+        """Tokens that add their text and nothing else, as things stand, and have no `stops`."""
+        if self._seen < self._min_tokens or not self._stops.quiet:
+            return None
+        return self._detokenizer.whole(stops | self._stops.initials)
+
+    def push_any(self, delta: TokenDelta) -> DerenderedDelta:
+        """`push` the long way."""
         ids = delta.token_ids
         text = self._detokenizer.push(ids[:-1] if self._ends_in_stop_token(delta) else ids)
         text = self._cut(text, len(ids), last=delta.finish_reason is not None)
@@ -80,6 +108,7 @@ class TextDerenderer:
         self._detokenizer.restore(state["text"])
         self._stops.restore(state["stops"])
         self._seen = int(state["seen"])
+        self._whole = None
 
     def _ends_in_stop_token(self, delta: TokenDelta) -> bool:
         """Whether the last token is the one that ended the choice, which is no text."""

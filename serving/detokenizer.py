@@ -66,6 +66,43 @@ class TokenTable:
         return bytes(value for value in mapped if value is not None)
 
 
+class WholeTokens(dict[int, str]):
+    """Token -> its text, "" where that is not whole characters or is not to be taken alone.
+
+    Filled as tokens are asked for: `tokens[7]` is one look-up.
+    """
+
+    def __init__(self, table: TokenTable, skipped: frozenset[int], stops: frozenset[str]) -> None:
+        super().__init__()
+        self._table = table
+        self._skipped = skipped
+        self._stops = stops
+
+    def __missing__(self, token: int) -> str:
+        text = ""
+        if token not in self._skipped:
+            try:
+                text = self._table.of(token).decode()
+            except UnicodeDecodeError:
+                text = ""
+        if not self._stops.isdisjoint(text):
+            text = ""
+        self[token] = text
+        return text
+
+
+@functools.lru_cache(maxsize=64)
+def whole_tokens(
+    tokenizer: Tokenizer, skipped: frozenset[int], stops: frozenset[str]
+) -> WholeTokens | None:
+    """The whole tokens of a tokenizer, None where its decoder is not a map from tokens to bytes.
+
+    Shared by all requests with the same options; those that clients make up push each other out.
+    """
+    table = token_table(tokenizer)
+    return None if table is None else WholeTokens(table, skipped, stops)
+
+
 @functools.lru_cache(maxsize=8)
 def token_table(tokenizer: Tokenizer) -> TokenTable | None:
     """The table of a tokenizer, None where its decoder is not a map from tokens to bytes."""
@@ -160,6 +197,12 @@ class Detokenizer:
             self._emitted = len(self._decode())
         return out
 
+    def whole(self, stops: frozenset[str]) -> WholeTokens | None:
+        """Tokens whose text is `push`ed as it is and without a trace, as things stand."""
+        if self._strip or self._utf8.getstate()[0]:
+            return None
+        return whole_tokens(self._tokenizer, self._special, stops)
+
     def finish(self) -> str:
         """What is left at the end: nothing, an incomplete sequence is dropped."""
         self._utf8.reset()
@@ -201,6 +244,10 @@ class StopStrings:
     Args:
         stop: the strings, none empty.
         include: keep the matched string in the text.
+
+    Attributes:
+        initials: first characters of the strings; text without these is passed on at once.
+        matched: the string that was found.
     """
 
     def __init__(self, stop: Sequence[str], include: bool = False) -> None:
@@ -209,6 +256,7 @@ class StopStrings:
         self._held = ""
         self._prefixes = tuple({s[:n] for s in stop for n in range(1, len(s))})
         self._longest = max(map(len, stop), default=0)
+        self.initials = frozenset(s[0] for s in stop)
         self.matched: str | None = None
 
     def push(self, text: str) -> str:
@@ -227,6 +275,11 @@ class StopStrings:
         keep = self._open(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is held back and nothing was found."""
+        return not self._held and self.matched is None
 
     def finish(self) -> str:
         """Text that was held back and belongs to no stop string after all."""

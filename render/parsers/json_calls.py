@@ -6,6 +6,7 @@ import json
 import re
 from typing import NamedTuple
 
+from render.parsers.json_moves import ESCAPED, MOVES, OUTSIDE, STRING
 from render.parsers.state import PlainState
 
 _SPACE = " \t\r\n"
@@ -40,7 +41,7 @@ class JsonCall(PlainState):
 
     fields = (
         "named", "done", "broken", "_stage", "_key", "_raw", "_begun", "_quoted", "_depth",
-        "_string", "_escaped", "_name", "_held", "_any",
+        "_place", "_escaped", "_name", "_held", "_any",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,11 +54,28 @@ class JsonCall(PlainState):
         self._begun = False
         self._quoted = False
         self._depth = 0
-        self._string = False
+        self._place = OUTSIDE
         self._escaped = False
         self._name = ""
         self._held = ""
         self._any = False
+
+    @property
+    def in_arguments(self) -> bool:
+        """Whether what comes next are arguments of a known function, up to a closing bracket."""
+        inside = self._stage == "value" and self._begun and self._depth > 0
+        return inside and self.named and not self._quoted and self._key in _ARGUMENTS
+
+    def take(self, text: str) -> bool:
+        """Take the whole text if it leaves the arguments open; only while `in_arguments`."""
+        move = MOVES[self._place][text]
+        if move is None:
+            return True
+        if self._depth + move.lowest <= 0:
+            return False
+        self._place = move.place
+        self._depth += move.depth
+        return True
 
     def push(self, text: str) -> JsonDelta:
         """Take more of the object."""
@@ -65,7 +83,7 @@ class JsonCall(PlainState):
         out: list[str] = []
         at = 0
         while at < len(text) and not self.done and not self.broken:
-            if self._stage == "value" and self._begun and not self._escaped:
+            if self._stage == "value" and self._begun and self._place != ESCAPED:
                 at = self._run(text, at, out)
                 if at == len(text):
                     break
@@ -88,7 +106,7 @@ class JsonCall(PlainState):
 
     def _run(self, text: str, at: int, out: list[str]) -> int:
         """Take the characters up to the next one that matters."""
-        if self._string:
+        if self._place:
             stop = _IN_STRING.search(text, at)
         elif self._depth:
             stop = _IN_CONTAINER.search(text, at)
@@ -138,27 +156,26 @@ class JsonCall(PlainState):
         if not self._begun:
             if char in _SPACE:
                 return
-            self._begun, self._depth, self._string = True, 0, False
+            self._begun, self._depth, self._place = True, 0, OUTSIDE
             self._quoted = char == '"' and self._key in _ARGUMENTS
             self.broken = char in ",]}:"
-        elif not self._string and self._depth == 0 and (char in ",}" or char in _SPACE):
+        elif not self._place and self._depth == 0 and (char in ",}" or char in _SPACE):
             self._close(out)  # the end of a bare word
             self.done = char == "}"
             return
         self._take(char, out)
-        if self._escaped:
-            self._escaped = False
-        elif self._string:
-            self._escaped = char == "\\"
-            self._string = char != '"'
+        if self._place == ESCAPED:
+            self._place = STRING
+        elif self._place == STRING:
+            self._place = ESCAPED if char == "\\" else int(char != '"')
         elif char == '"':
-            self._string = True
+            self._place = STRING
             return
         elif char in "[{":
             self._depth += 1
         elif char in "]}":
             self._depth -= 1
-        if not self._string and self._depth == 0 and char in '"]}':
+        if not self._place and self._depth == 0 and char in '"]}':
             self._close(out)
 
     def _take(self, piece: str, out: list[str]) -> None:

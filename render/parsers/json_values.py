@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from render.parsers.json_moves import ESCAPED, MOVES, OUTSIDE, STRING
 from render.parsers.state import PlainState
 
 _IN_STRING = re.compile(r'["\\]')
@@ -17,32 +18,46 @@ class JsonValue(PlainState):
         done: the value is complete.
     """
 
-    fields = ("done", "_depth", "_string", "_escaped")
+    fields = ("done", "_depth", "_place")
 
     def __init__(self) -> None:
         self.done = False
         self._depth = 0
-        self._string = False
-        self._escaped = False
+        self._place = OUTSIDE
+
+    @property
+    def open(self) -> bool:
+        """Whether something of the value is there, and more is to come."""
+        return self._depth > 0
+
+    def take(self, text: str) -> bool:
+        """Take the whole text if it leaves the value open."""
+        move = MOVES[self._place][text]
+        if move is None:
+            return True
+        if self._depth + move.lowest <= 0:
+            return False
+        self._place = move.place
+        self._depth += move.depth
+        return True
 
     def push(self, text: str) -> int:
         """How many characters of `text` belong to the value."""
         at = 0
         while at < len(text) and not self.done:
-            if self._escaped:
-                self._escaped = False
+            if self._place == ESCAPED:
+                self._place = STRING
                 at += 1
                 continue
-            stop = (_IN_STRING if self._string else _OUTSIDE).search(text, at)
+            stop = (_IN_STRING if self._place else _OUTSIDE).search(text, at)
             if stop is None:
                 return len(text)
             at = stop.end()
             char = stop[0]
-            if self._string:
-                self._escaped = char == "\\"
-                self._string = char != '"'
+            if self._place:
+                self._place = OUTSIDE if char == '"' else ESCAPED
             elif char == '"':
-                self._string = True
+                self._place = STRING
             else:
                 self._depth += 1 if char in "[{" else -1
                 self.done = self._depth <= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,12 +16,17 @@ class Found(NamedTuple):
 
 
 class Markers:
-    """A set of markers to split at."""
+    """A set of markers to split at.
+
+    Attributes:
+        initials: their first characters; text without these has neither a marker nor a part of one.
+    """
 
     def __init__(self, markers: Sequence[str]) -> None:
         self._markers = tuple(markers)
         self._prefixes = tuple({m[:n] for m in markers for n in range(1, len(m))})
         self._longest = max(map(len, markers), default=0)
+        self.initials = frozenset(marker[0] for marker in markers)
 
     def split(self, text: str) -> Found:
         """Split at the first marker, the longer of two at one place.
@@ -41,3 +47,9 @@ class Markers:
             if text[len(text) - size :] in self._prefixes:
                 return size
         return 0
+
+
+@functools.cache
+def markers(*texts: str) -> Markers:
+    """The set of these, made once: a parser's markers are constants of its class."""
+    return Markers(texts)

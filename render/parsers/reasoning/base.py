@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar, NamedTuple
 
+from render.parsers.lane import Lane
 from render.parsers.state import PlainState
 
 
@@ -31,6 +32,10 @@ class ReasoningParser(PlainState):
     @abstractmethod
     def push(self, text: str) -> Split:
         """Take more text in order."""
+
+    def lane(self) -> Lane | None:
+        """The short way for most text in this state, None where there is none."""
+        return None
 
     @abstractmethod
     def finish(self) -> Split:

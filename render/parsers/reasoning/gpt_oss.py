@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from render.parsers.lane import Lane
 from render.parsers.reasoning.base import ReasoningParser, Split
 from render.parsers.scan import Markers
 
@@ -57,6 +58,12 @@ class GptOss(ReasoningParser):
             if not found.marker:
                 self._held, text = text, ""
         return Split("".join(reasoning), "".join(content))
+
+    def lane(self) -> Lane | None:
+        """A message's body runs to the first sign of its end."""
+        if self._held or self._in_header:
+            return None
+        return Lane("reasoning" if self._kind == "analysis" else "content", _BODY.initials)
 
     def finish(self) -> Split:
         """What was held back and is final now."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from render.parsers.lane import Lane
 from render.parsers.reasoning.base import ReasoningParser, Split
 from render.parsers.scan import Markers
 
 _THOUGHT = ("Here is my thought process:", "Here's my thought process:")
-_RESPONSE = ("Here is my response:", "Here's my response:")
+_RESPONSE = Markers(["Here is my response:", "Here's my response:"])
 
 
 class Granite(ReasoningParser):
@@ -34,12 +35,20 @@ class Granite(ReasoningParser):
                 self._phase = "answer"
         if self._phase != "reasoning":
             return Split("", text)
-        found = Markers(_RESPONSE).split(text)
+        found = _RESPONSE.split(text)
         if not found.marker:
             self._held = found.after
             return Split(found.before, "")
         self._phase = "answer"
         return Split(found.before, found.after)
+
+    def lane(self) -> Lane | None:
+        """Reasoning runs to the first sign of the response, the answer to the last token."""
+        if self._held or self._phase == "start":
+            return None
+        if self._phase == "reasoning":
+            return Lane("reasoning", _RESPONSE.initials)
+        return Lane("content")
 
     def finish(self) -> Split:
         """What was held back and is final now."""

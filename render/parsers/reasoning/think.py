@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from render.parsers.lane import Lane
 from render.parsers.reasoning.base import ReasoningParser, Split
-from render.parsers.scan import Markers
+from render.parsers.scan import markers
 
 
 class ThinkParser(ReasoningParser):
@@ -40,13 +41,21 @@ class ThinkParser(ReasoningParser):
             text = self._decide(text)
         reasoning = ""
         if self._phase == "reasoning":
-            found = Markers([self.end]).split(text)
+            found = markers(self.end).split(text)
             reasoning = found.before
             if not found.marker:
                 self._held = found.after
                 return Split(reasoning, "")
             self._phase, text = "answer", found.after
         return Split(reasoning, text if self._phase == "answer" else "")
+
+    def lane(self) -> Lane | None:
+        """Reasoning runs to the first sign of its end, the answer to the last token."""
+        if self._held or self._phase == "undecided":
+            return None
+        if self._phase == "reasoning":
+            return Lane("reasoning", markers(self.end).initials)
+        return Lane("content")
 
     def finish(self) -> Split:
         """What was held back and is final now."""

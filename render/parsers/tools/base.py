@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+from render.parsers.lane import Lane
 from render.parsers.state import PlainState
 
 
@@ -56,6 +57,10 @@ class ToolParser(PlainState):
     @abstractmethod
     def push(self, text: str) -> ToolDelta:
         """Take more text in order."""
+
+    def lane(self) -> Lane | None:
+        """The short way for most text in this state, None where there is none."""
+        return None
 
     @abstractmethod
     def finish(self) -> ToolDelta:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from render.parsers.json_values import JsonValue
+from render.parsers.lane import Lane
 from render.parsers.scan import Markers
 from render.parsers.tools.base import ToolDelta, ToolParser
 
@@ -14,6 +15,8 @@ _ALL_END = "<\uff5ctool▁calls▁end\uff5c>"
 _ONE = "<\uff5ctool▁call▁begin\uff5c>"
 _ONE_END = "<\uff5ctool▁call▁end\uff5c>"
 _SEP = "<\uff5ctool▁sep\uff5c>"
+_OPENINGS = Markers([_ALL, _ALL_END, _ONE])
+_CLOSING = Markers([_ONE_END])
 
 
 class DeepSeekV3(ToolParser):
@@ -39,13 +42,23 @@ class DeepSeekV3(ToolParser):
             text = getattr(self, "_" + self._mode)(text, content, calls)
         return ToolDelta("".join(content), calls)
 
+    def lane(self) -> Lane | None:
+        """Text runs to the first sign of a call, arguments to the brace that closes them."""
+        if self._held:
+            return None
+        if self._mode == "text" and not self._fresh:
+            return Lane("content", _OPENINGS.initials)
+        if self._mode == "arguments" and self._value.open:
+            return Lane("arguments", take=self._value.take)
+        return None
+
     def finish(self) -> ToolDelta:
         """What was held back and is final now."""
         held, self._held = self._held, ""
         return ToolDelta(held if self._mode == "text" else "", [])
 
     def _text(self, text: str, content: list[str], _calls: list[dict[str, Any]]) -> str:
-        found = Markers([_ALL, _ALL_END, _ONE]).split(text)
+        found = _OPENINGS.split(text)
         content.append(self.outside(found.before, call_follows=bool(found.marker)))
         if found.marker == _ONE:
             self._mode, self._head = "header", ""
@@ -75,7 +88,7 @@ class DeepSeekV3(ToolParser):
         return text[taken:]
 
     def _tail(self, text: str, _content: list[str], _calls: list[dict[str, Any]]) -> str:
-        found = Markers([_ONE_END]).split(text)
+        found = _CLOSING.split(text)
         if not found.marker:
             self._held = found.after
             return ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from render.parsers.scan import Markers
+from render.parsers.lane import Lane
+from render.parsers.scan import markers
 from render.parsers.tools.base import ToolDelta, ToolParser
 
 _START = "<|channel|>commentary to=functions."
@@ -38,7 +39,7 @@ class GptOss(ToolParser):
                 calls.append(self.begin(name[0] if name else ""))
                 self._mode, text = "arguments", text[at + len(_MESSAGE) :]
                 continue
-            found = Markers(marks).split(text)
+            found = markers(*marks).split(text)
             if self._mode == "text":
                 content.append(found.before)
             elif found.before:
@@ -49,6 +50,14 @@ class GptOss(ToolParser):
             self._mode = "header" if self._mode == "text" else "text"
             text = found.after
         return ToolDelta("".join(content), calls)
+
+    def lane(self) -> Lane | None:
+        """Text runs to the first sign of a call, arguments to the first sign of their end."""
+        if self._held or self._mode == "header":
+            return None
+        if self._mode == "text":
+            return Lane("content", markers(_START).initials)
+        return Lane("arguments", markers(*_ENDS).initials)
 
     def finish(self) -> ToolDelta:
         """What was held back and is final now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from render.parsers.lane import Lane
 from render.parsers.tools.base import ToolDelta
 from render.parsers.tools.marked_json import MarkedJson
 
@@ -34,3 +35,7 @@ class Llama3Json(MarkedJson):
             if begin[0] == "{":
                 self._mode = "between"
         return super().push(text)
+
+    def lane(self) -> Lane | None:
+        """As `MarkedJson`, once the first character has said what the answer is."""
+        return super().lane() if self._begun else None

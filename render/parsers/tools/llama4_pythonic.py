@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from render.parsers.lane import Lane
 from render.parsers.scan import Markers
 from render.parsers.tools.base import ToolDelta, ToolParser
 
@@ -42,6 +43,12 @@ class Llama4Pythonic(ToolParser):
         while text:
             text = self._list(text, calls) if self._mode == "list" else self._text(text, content)
         return ToolDelta("".join(content), calls)
+
+    def lane(self) -> Lane | None:
+        """Text after the answer's beginning runs to the first sign of a tag."""
+        if self._held or self._fresh or self._mode != "text" or not self._begun:
+            return None
+        return Lane("content", _TAGS.initials)
 
     def finish(self) -> ToolDelta:
         """What was held back and is final now; an unfinished call is shown as it was written."""

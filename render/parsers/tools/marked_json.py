@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from render.parsers.json_calls import JsonCall
-from render.parsers.scan import Markers
+from render.parsers.lane import Lane
+from render.parsers.scan import markers
 from render.parsers.tools.base import ToolDelta, ToolParser
 
 _BETWEEN = " \t\r\n,[];"
@@ -42,6 +43,16 @@ class MarkedJson(ToolParser):
                 break
         return ToolDelta("".join(content), calls)
 
+    def lane(self) -> Lane | None:
+        """Text runs to the first sign of a call, arguments to the brace that closes them."""
+        if self._held:
+            return None
+        if self._mode == "text" and not self._fresh:
+            return Lane("content", markers(*self.starts).initials)
+        if self._mode == "object" and self._call.in_arguments:
+            return Lane("arguments", take=self._call.take)
+        return None
+
     def finish(self) -> ToolDelta:
         """What was held back and is final now."""
         held, self._held = self._held, ""
@@ -50,7 +61,7 @@ class MarkedJson(ToolParser):
         return ToolDelta(held if self._mode != "between" else "", [])
 
     def _text(self, text: str, content: list[str], _calls: list[dict[str, Any]]) -> str:
-        found = Markers(self.starts).split(text)
+        found = markers(*self.starts).split(text)
         content.append(self.outside(found.before, call_follows=bool(found.marker)))
         if not found.marker:
             self._held = found.after

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from render.parsers.json_values import JsonValue
+from render.parsers.lane import Lane
 from render.parsers.tools.marked_json import MarkedJson
 
 _NAME = re.compile(r"\s*([\w.\-]+)(?:\[CALL_ID\][\w\-]*)?(?:\[ARGS\])?\s*(?=\{)")
@@ -57,3 +58,9 @@ class Mistral(MarkedJson):
         if self._value.done:
             self._mode = "text"
         return text[taken:]
+
+    def lane(self) -> Lane | None:
+        """As `MarkedJson`, and through the arguments after a bare name."""
+        if self._mode == "arguments" and not self._held and self._value.open:
+            return Lane("arguments", take=self._value.take)
+        return super().lane()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from render.parsers.lane import Lane
 from render.parsers.scan import Markers
 from render.parsers.tools.base import ToolDelta, ToolParser
 
@@ -39,6 +40,20 @@ class Qwen3Coder(ToolParser):
         while text:
             text = getattr(self, "_" + self._mode)(text, content, calls)
         return ToolDelta("".join(content), calls)
+
+    def lane(self) -> Lane | None:
+        """Text runs to the first sign of a call, a value is kept to the first sign of its end."""
+        if self._held:
+            return None
+        if self._mode == "text" and not self._fresh:
+            return Lane("content", _OPENINGS.initials)
+        if self._mode == "parameter_value":
+            return Lane("nothing", _VALUE_ENDS.initials, self._keep)
+        return None
+
+    def _keep(self, text: str) -> bool:
+        self._value += text
+        return True
 
     def finish(self) -> ToolDelta:
         """What was held back and is final now; an open call is closed."""
