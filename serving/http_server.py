@@ -35,7 +35,9 @@ class HttpServer:
             Unavailable: the address is taken.
         """
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        sock = socket.socket(family)
+        # With its protocol named, asyncio turns Nagle's algorithm off on accepted connections;
+        # a small answer, written as head and body, would wait for the client's delayed ACK.
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((self._host, self._port))

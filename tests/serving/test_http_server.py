@@ -120,3 +120,15 @@ async def test_a_stop_cancels_what_does_not_end_within_the_grace() -> None:
     async with asyncio.timeout(10):
         await server.stop(grace_s=1)
     assert await task == 500
+
+
+async def test_small_answers_do_not_wait_for_an_acknowledgement() -> None:
+    server = HttpServer(edge([Route("/", sized, methods=["POST"])]), "127.0.0.1", 0)
+    port = await server.start()
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        await http.post("/", content=b"abc")
+        assert server._server is not None
+        (connection,) = server._server.server_state.connections
+        sock = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    await server.stop()
