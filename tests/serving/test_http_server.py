@@ -129,6 +129,6 @@ async def test_small_answers_do_not_wait_for_an_acknowledgement() -> None:
         await http.post("/", content=b"abc")
         assert server._server is not None
         (connection,) = server._server.server_state.connections
-        sock = connection.transport.get_extra_info("socket")  # type: ignore[union-attr]
+        sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     await server.stop()
