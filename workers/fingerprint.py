@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
 
 from protocol.errors import InvalidRequest
 from protocol.replica import Fingerprint
 
-_SAMPLE = 64 * 1024
-"""Bytes of each weights file's beginning that count besides its header."""
+_SAMPLE = 512
+"""Bytes of each tensor that count, from its middle. Training changes all of a tensor, so weights
+that differ differ there, and a checkpoint of any size is told from another in a few thousand short
+reads."""
 
 KV_LAYOUT = "kv1"
 """Version of the KV and embedding layout: changes with `kv_buffer` and the adapters' widths."""
 
 
+class _Tensor(msgspec.Struct, frozen=True):
+    data_offsets: tuple[int, int]
+
+
+_header = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def model_digest(model_dir: str) -> str:
-    """A digest of config.json and of the headers, sizes and first bytes of the weights.
+    """A digest of config.json and, per file of weights, of its size, header and samples.
 
     Raises:
-        InvalidRequest: the directory holds no model.
+        InvalidRequest: the directory holds no model, or a file of weights is none.
     """
     root = Path(model_dir)
     config = root / "config.json"
@@ -27,12 +39,35 @@ def model_digest(model_dir: str) -> str:
         raise InvalidRequest(f"{model_dir} holds no config.json", "model")
     digest = hashlib.sha256(config.read_bytes())
     for path in sorted(root.glob("*.safetensors")):
-        with path.open("rb") as file:
-            length = file.read(8)
-            digest.update(path.name.encode() + path.stat().st_size.to_bytes(8, "little") + length)
-            digest.update(file.read(int.from_bytes(length, "little")))
-            digest.update(file.read(_SAMPLE))
+        size = path.stat().st_size
+        digest.update(path.name.encode() + size.to_bytes(8, "little"))
+        try:
+            with path.open("rb", buffering=0) as file:
+                for part in _samples(file, size):
+                    digest.update(part)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise InvalidRequest(
+                f"{path.name} is no file of safetensors: {error}", "model"
+            ) from None
     return digest.hexdigest()[:32]
+
+
+def _samples(file: BinaryIO, size: int) -> list[bytes]:
+    """The header of a file of weights and the middle of each tensor."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > size - 8:
+        raise ValueError("its header is longer than the file")
+    header = file.read(length)
+    parts = [header]
+    for name, raw in _header.decode(header).items():
+        if name == "__metadata__":
+            continue
+        start, end = msgspec.json.decode(raw, type=_Tensor).data_offsets
+        if not 0 <= start <= end <= size - 8 - length:
+            raise ValueError(f"{name} is not inside of it")
+        file.seek(8 + length + max(start, (start + end - _SAMPLE) // 2))
+        parts.append(file.read(min(_SAMPLE, end - start)))
+    return parts
 
 
 def fingerprint(model_dir: str, revision: str, dtype: str, block_size: int) -> Fingerprint:

@@ -39,6 +39,25 @@ def test_other_weights_or_another_configuration_are_another_model(
     assert model_digest(str(copy)) != model_digest(str(checkpoint))
 
 
+def test_every_tensor_of_a_checkpoint_counts(copy: Path) -> None:
+    """Fine-tuning may touch a few tensors of many and leaves config and shapes as they are."""
+    weights = load_file(copy / "model.safetensors")
+    original = model_digest(str(copy))
+    names = [*list(weights)[:3], *list(weights)[-3:]]
+    found = {original}
+    for name in names:
+        save_file(weights | {name: weights[name] * 1.01 + 0.01}, copy / "model.safetensors")
+        found.add(model_digest(str(copy)))
+    assert len(found) == len(names) + 1
+
+
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1", b"\0" * 9])
+def test_a_file_that_holds_no_weights_is_refused(copy: Path, content: bytes) -> None:
+    (copy / "model.safetensors").write_bytes(content)
+    with pytest.raises(InvalidRequest, match=r"model\.safetensors"):
+        model_digest(str(copy))
+
+
 def test_dtype_revision_and_block_size_are_part_of_the_fingerprint(checkpoint: Path) -> None:
     made = {
         fingerprint(str(checkpoint), revision, dtype, size).digest
