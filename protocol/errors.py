@@ -3,6 +3,7 @@
 TriptychError
 ├── ClientError                 4xx: the request is at fault, a retry of the same bytes fails again
 │   ├── InvalidRequest          400, a field's value
+│   │   └── StateNotKept        400, it refers to what a stateless server does not hold
 │   ├── SchemaViolation         400, the JSON does not have the contract's form
 │   ├── Unauthorized            401
 │   ├── Forbidden               403
@@ -94,6 +95,13 @@ class SchemaViolation(ClientError):
 
     type = "Bad Request"
     kind = "schema"
+
+
+class StateNotKept(InvalidRequest):
+    """The request refers to what an earlier one left behind; this endpoint is stateless."""
+
+    type = "invalid_request_error"
+    kind = "stateless"
 
 
 class Unauthorized(ClientError):
@@ -198,9 +206,9 @@ class InternalError(TriptychError):
 _BY_NAME: dict[str, type[TriptychError]] = {
     cls.__name__: cls
     for cls in (
-        InvalidRequest, SchemaViolation, Unauthorized, Forbidden, NotFound, PayloadTooLarge,
-        Unprocessable, NotSupported, Overloaded, Unavailable, DeadlineExceeded, TransferError,
-        InternalError,
+        InvalidRequest, SchemaViolation, StateNotKept, Unauthorized, Forbidden, NotFound,
+        PayloadTooLarge, Unprocessable, NotSupported, Overloaded, Unavailable, DeadlineExceeded,
+        TransferError, InternalError,
     )
 }  # fmt: skip
 

@@ -69,9 +69,14 @@ class _SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("Stream options can only be defined when `stream=True`.")
+            raise InvalidRequest(
+                "Stream options can only be defined when `stream=True`.", "stream_options"
+            )
         if self.cache_salt is not None:
-            check_cache_salt(self.cache_salt)
+            try:
+                check_cache_salt(self.cache_salt)
+            except ValueError as error:
+                raise InvalidRequest(str(error), "cache_salt") from None
 
 
 class ChatCompletionRequest(_SamplingFields, frozen=True, kw_only=True):
@@ -100,15 +105,17 @@ class ChatCompletionRequest(_SamplingFields, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("when using `top_logprobs`, `logprobs` must be set to true.")
+            raise InvalidRequest(
+                "when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs"
+            )
         if self.top_logprobs is not None and self.top_logprobs < 0 and self.top_logprobs != -1:
-            raise ValueError("`top_logprobs` must be a positive value or -1.")
+            raise InvalidRequest("`top_logprobs` must be a positive value or -1.", "top_logprobs")
 
 
 class CompletionRequest(_SamplingFields, frozen=True, kw_only=True):
     """`/v1/completions`."""
 
-    prompt: str | list[str | Int64 | list[Int64]]
+    prompt: str | list[str | Int64 | list[Int64]] | None = None
     max_tokens: Int64 | None = 16
     logprobs: Int64 | None = None
     echo: bool = False
@@ -117,11 +124,10 @@ class CompletionRequest(_SamplingFields, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.prompt, list):
-            if not self.prompt:
-                raise ValueError("prompt must not be empty")
-            if len({type(part) for part in self.prompt}) > 1:
-                raise ValueError("prompt must be a string, token ids, or a list of either")
+        if self.prompt is None or self.prompt == []:
+            raise InvalidRequest("prompt must be given, and not be empty", "prompt")
+        if isinstance(self.prompt, list) and len({type(part) for part in self.prompt}) > 1:
+            raise ValueError("prompt must be a string, token ids, or a list of either")
 
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {

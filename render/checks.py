@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.errors import InvalidRequest
+from protocol.errors import InvalidRequest, SchemaViolation
 from protocol.openai import ChatCompletionRequest
 from render.config import RenderConfig
 from render.families.base import Family
@@ -73,7 +73,7 @@ def checked_tools(request: ChatCompletionRequest) -> list[dict[str, Any]] | None
     for index, tool in enumerate(tools):
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequest("a tool needs a function with a name", f"tools[{index}].function")
+            raise SchemaViolation("a tool needs a function with a name", f"tools[{index}].function")
     if choice not in (None, "auto", "none"):
         raise InvalidRequest(
             "tool_choice must be 'auto' or 'none': a forced call needs structured outputs, which "

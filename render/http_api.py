@@ -135,7 +135,8 @@ class HttpApi:
 
     async def _render_responses(self, http: Request) -> Any:
         request = await read_json(http, ResponsesRequest)
-        request_id = "resp_" + _id_of(http, request.request_id)
+        given = _id_given(http, request.request_id)
+        request_id = given or new_id("resp_")  # what is given stands as it is, here alone
         rendered = await self._renderer.converted(
             responses.to_chat(request), request_id, Inline(), Deadline.after(_REQUEST_TIMEOUT_S)
         )
@@ -211,10 +212,12 @@ def _choices(response: Any) -> list[Any]:
 
 def _id_of(http: Request, asked: str | None) -> str:
     """The id from the header, the body, or a fresh one."""
+    return _id_given(http, asked) or new_id()
+
+
+def _id_given(http: Request, asked: str | None) -> str | None:
     given = http.headers.get("x-request-id") or asked
-    if given is None:
-        return new_id()
-    if not is_valid_id(given):
+    if given is not None and not is_valid_id(given):
         raise InvalidRequest(
             "request_id must be printable ASCII, at most 256 characters", "request_id"
         )

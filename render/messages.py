@@ -212,8 +212,8 @@ def _tool_calls(calls: Any, at: str) -> list[dict[str, Any]]:
             try:
                 arguments = msgspec.json.decode(arguments)
             except (msgspec.DecodeError, RecursionError):
-                raise InvalidRequest(
-                    "arguments must be JSON", f"{at}[{index}].function.arguments"
-                ) from None
+                arguments = {}  # a model wrote them: its conversation must be able to go on
+        if not isinstance(arguments, dict):
+            arguments = {}
         out.append({**call, "function": {**function, "arguments": arguments}})
     return out

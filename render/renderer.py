@@ -196,6 +196,9 @@ class Renderer:
         reasons = self.config.reasoning_parser not in ("", "auto")
         if not reasons and self.config.tool_parser in ("", "auto"):
             return rendered
+        calls = bool(request.tools) and request.tool_choice != "none"
+        if not reasons and not calls:
+            return rendered
         sampling = msgspec.structs.replace(rendered.sampling_params, skip_special_tokens=False)
         if not reasons:
             return msgspec.structs.replace(rendered, sampling_params=sampling)
@@ -260,6 +263,7 @@ def prompts(request: CompletionRequest) -> list[str | list[int]]:
     prompt = request.prompt
     if isinstance(prompt, str):
         return [prompt]
+    assert prompt, "the request's own check"  # noqa: S101
     if isinstance(prompt[0], int):
         return [[token for token in prompt if isinstance(token, int)]]
     return [part for part in prompt if not isinstance(part, int)]

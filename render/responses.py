@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.errors import InvalidRequest
+from protocol.errors import InvalidRequest, StateNotKept
 from protocol.generate import GenerateRequest
 from protocol.sampling import Int64
 from render.converted import Converted, converted
@@ -111,14 +111,14 @@ def with_transfer_params(request: ResponsesRequest, rendered: GenerateRequest) -
 
 def _refuse_state(request: ResponsesRequest) -> None:
     if request.previous_response_id is not None:
-        raise InvalidRequest(
+        raise StateNotKept(
             "previous_response_id is not supported by the stateless render endpoint: this server "
             "stores no responses; send the history inline, in `input`.",
             "previous_response_id",
         )
     for name in ("conversation", "prompt"):
         if getattr(request, name) is not None:
-            raise InvalidRequest(f"{name} is not supported: this server stores nothing", name)
+            raise StateNotKept(f"{name} is not supported: this server stores nothing", name)
     if request.background:
         raise InvalidRequest("background is not supported by this server", "background")
     form = (request.text or {}).get("format")

@@ -7,7 +7,7 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from protocol.openai import ChatCompletionRequest, CompletionRequest
-from protocol.sampling import MAX_LOGPROBS, SamplingParams
+from protocol.sampling import GREEDY_EPSILON, MAX_LOGPROBS, SamplingParams
 
 _DEFAULTED = (
     "temperature",
@@ -62,6 +62,7 @@ def sampling_params(
     n = request.n if request.n is not None else 1
     if values["temperature"] is None:
         values["temperature"] = 0.0 if defaults.greedy and n == 1 else 1.0
+    _settle(values)
     extra = {
         name: given
         for name in ("kv_transfer_params", "ec_transfer_params")
@@ -77,7 +78,7 @@ def sampling_params(
     try:
         return SamplingParams(
             n=n,
-            seed=request.seed,
+            seed=None if request.seed == -1 else request.seed,
             stop=_stop(request.stop),
             stop_token_ids=request.stop_token_ids,
             ignore_eos=request.ignore_eos,
@@ -93,6 +94,15 @@ def sampling_params(
         )
     except ValueError as error:
         raise InvalidRequest(str(error), _field(str(error))) from None
+
+
+def _settle(values: dict[str, Any]) -> None:
+    """Bring a temperature near 0 to the least that is sampled; at 0 nothing else counts."""
+    temperature = values["temperature"]
+    if temperature == 0:
+        values |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    elif 0 < temperature < GREEDY_EPSILON:
+        values["temperature"] = GREEDY_EPSILON
 
 
 def _stop(stop: str | list[str] | None) -> list[str] | None:

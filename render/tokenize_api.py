@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -40,7 +40,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids to be turned into text."""
 
-    tokens: list[int]
+    tokens: list[Annotated[int, msgspec.Meta(ge=0)]]
     model: str | None = None
 
 
@@ -84,13 +84,11 @@ def detokenize(renderer: Renderer, request: DetokenizeRequest) -> dict[str, Any]
     """The text of ids; ids outside the vocabulary give none.
 
     Raises:
-        InvalidRequest: an id is negative, or there are too many.
+        InvalidRequest: there are too many.
     """
     renderer.check_model(request.model)
     if len(request.tokens) > _MAX_TOKENS:
         raise InvalidRequest(f"at most {_MAX_TOKENS} tokens at once", "tokens")
-    if any(token < 0 for token in request.tokens):
-        raise InvalidRequest("tokens must not be negative", "tokens")
     size = renderer.tokenizer.get_vocab_size(with_added_tokens=True)
     known = [token for token in request.tokens if token < size]
     return {"prompt": renderer.tokenizer.decode(known, skip_special_tokens=False)}

@@ -34,6 +34,7 @@ LEAVES = [
 STATUS = {
     "InvalidRequest": 400,
     "SchemaViolation": 400,
+    "StateNotKept": 400,
     "Unauthorized": 401,
     "Forbidden": 403,
     "NotFound": 404,

@@ -81,6 +81,15 @@ def test_tool_calls_get_objects_as_arguments(tokenizer: Tokenizer) -> None:
     assert chat.messages[1] == {"role": "tool", "tool_call_id": "1", "content": "r\ns"}
 
 
+@pytest.mark.parametrize("arguments", ["{broken", "[1]", "42", "null", "", None, [1]])
+def test_a_conversation_goes_on_after_arguments_that_are_no_object(
+    tokenizer: Tokenizer, arguments: Any
+) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    chat = parsed(tokenizer, {"role": "assistant", "tool_calls": [call]})
+    assert chat.messages[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {}}
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
@@ -121,10 +130,6 @@ def test_tool_calls_get_objects_as_arguments(tokenizer: Tokenizer) -> None:
         ({"role": "user", "content": "x", "name": 1}, "messages[0].name"),
         ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0]"),
         ({"role": "assistant", "tool_calls": "x"}, "messages[0].tool_calls"),
-        (
-            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
-            "messages[0].tool_calls[0].function.arguments",
-        ),
     ],
 )
 def test_a_fault_names_its_field(tokenizer: Tokenizer, message: dict[str, Any], param: str) -> None:

@@ -50,6 +50,20 @@ def test_do_sample_false_means_greedy_unless_several_are_asked_for() -> None:
     assert params({}).temperature == 1.0
 
 
+def test_greedy_leaves_nothing_else_to_choose_by() -> None:
+    found = params(CONFIG, temperature=0.0, min_p=0.1)
+    assert (found.top_p, found.top_k, found.min_p) == (1.0, 0, 0.0)
+
+
+def test_a_temperature_near_zero_is_the_least_that_is_sampled() -> None:
+    assert params(temperature=0.005).temperature == 0.01
+
+
+def test_seed_minus_one_is_none() -> None:
+    assert params(seed=-1).seed is None
+    assert params(seed=0).seed == 0
+
+
 def test_logprobs_of_both_endpoints() -> None:
     assert params(logprobs=True).logprobs == 0
     assert params(logprobs=True, top_logprobs=3).logprobs == 3

@@ -1,0 +1,44 @@
+"""What vLLM's renderer does, found by `python -m interop`, each kind of it once."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from tests.render.asking import chat
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_given_id_of_a_responses_request_stands_as_it_is(http: httpx.AsyncClient) -> None:
+    path = "/v1/responses/render"
+    given = (await http.post(path, json={"input": "x", "request_id": "mine"})).json()
+    assert given["request_id"] == "mine"
+    fresh = (await http.post(path, json={"input": "x"})).json()
+    assert fresh["request_id"].startswith("resp_")
+
+
+async def test_a_stored_response_is_refused_with_the_type_of_the_contract(
+    http: httpx.AsyncClient,
+) -> None:
+    body = {"input": "x", "previous_response_id": "resp_1"}
+    error = (await http.post("/v1/responses/render", json=body)).json()["error"]
+    assert (error["code"], error["type"]) == (400, "invalid_request_error")
+    assert error["param"] == "previous_response_id"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "kind"),
+    [
+        ("chat/completions", chat("x", top_logprobs=3), "BadRequestError"),
+        ("chat/completions", chat("x", tools=[{"type": "function"}]), "Bad Request"),
+        ("completions", {}, "BadRequestError"),
+        ("completions", {"prompt": [1, "a"]}, "Bad Request"),
+    ],
+)
+async def test_wrong_values_and_wrong_forms_are_told_apart(
+    http: httpx.AsyncClient, path: str, body: dict[str, object], kind: str
+) -> None:
+    answer = await http.post(f"/v1/{path}/render", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == kind
