@@ -34,7 +34,7 @@ class ReferenceCodec:
     def __enter__(self) -> ReferenceCodec:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [str(self._python), str(_SCRIPT)],
+                [str(self._python), "-P", str(_SCRIPT)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from interop.requests import SERVED, Family
+from interop.cases import SERVED, Family
 from tests.render.family_checkpoints import MAKERS
 
 MAX_MODEL_LEN = 4096

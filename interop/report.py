@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from interop.difference import Difference
-from interop.requests import Case
+from interop.cases import Case
 from interop.wanted import rule
 
 

@@ -14,7 +14,7 @@ from interop.compare import compare
 from interop.difference import Answer, Difference
 from interop.families import MAX_MODEL_LEN, setup
 from interop.report import Report
-from interop.requests import Case, Family, cases
+from interop.cases import Case, Family, cases
 
 _IN_FLIGHT = 3
 _TIMEOUT_S = 120.0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from interop.difference import Difference
-from interop.requests import Case
+from interop.cases import Case
 
 Test = Callable[[Case, Difference], bool]
 
