@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from interop.difference import Difference
 from interop.cases import Case
+from interop.difference import Difference
 from interop.wanted import rule
 
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import httpx
 
 from interop import servers
+from interop.cases import Case, Family, cases
 from interop.codec import ReferenceCodec
 from interop.compare import compare
 from interop.difference import Answer, Difference
 from interop.families import MAX_MODEL_LEN, setup
 from interop.report import Report
-from interop.cases import Case, Family, cases
 
 _IN_FLIGHT = 3
 _TIMEOUT_S = 120.0

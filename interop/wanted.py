@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from interop.difference import Difference
 from interop.cases import Case
+from interop.difference import Difference
 
 Test = Callable[[Case, Difference], bool]
 
