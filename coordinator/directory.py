@@ -1,7 +1,8 @@
 """Which encode replica holds which embedding, as far as this coordinator has heard.
 
-Only a cache: what it says may be out of date, and every use of it survives that. Bounded; the
-least recently used entry is forgotten first.
+It hears from replicas' answers, and from their publish and evict notices. Only a cache: what it
+says may be out of date, and every use of it survives that. Bounded; the least recently used entry
+is forgotten first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from protocol.rpc import Holdings
 from protocol.transfer import EcItem
 
 _MARGIN = 0.5
@@ -34,7 +36,8 @@ class Held:
         holder: id of the encode replica.
         item: its descriptor, or None for a foreign one.
         foreign: the entry of a foreign connector.
-        fresh_until: monotonic seconds until which the descriptor may be given out.
+        fresh_until: monotonic seconds until which the descriptor may be given out; 0 where only
+            a notice told of it.
     """
 
     holder: str
@@ -77,7 +80,10 @@ class Directory:
     ) -> None:
         """A replica answered that it holds the item for `lease_s`."""
         until = self._clock() + lease_s * _MARGIN
-        self._entries[key] = Held(holder, item, foreign, until)
+        self._put(key, Held(holder, item, foreign, until))
+
+    def _put(self, key: ItemKey, held: Held) -> None:
+        self._entries[key] = held
         self._entries.move_to_end(key)
         while len(self._entries) > self._capacity:
             self._entries.popitem(last=False)
@@ -87,6 +93,20 @@ class Directory:
         held = self._entries.get(key)
         if held is not None and held.holder == holder:
             del self._entries[key]
+
+    def hear(self, cohort: str, holder: str, notice: Holdings) -> None:
+        """A replica's notice of what came into its store, and of what was evicted from it."""
+        named = [ItemKey(cohort, item.cache_salt, item.mm_hash) for item in notice.held]
+        if notice.whole:
+            there = set(named)
+            for key in [k for k, held in self._entries.items() if held.holder == holder]:
+                if key not in there:
+                    del self._entries[key]
+        for key in named[-self._capacity :]:
+            if self.fresh(key) is None:
+                self._put(key, Held(holder, None, None, 0.0))
+        for item in notice.evicted:
+            self.forget(ItemKey(cohort, item.cache_salt, item.mm_hash), holder)
 
     def forget_holder(self, holder: str) -> None:
         """A replica is gone with all that it held."""

@@ -23,7 +23,7 @@ from coordinator.routing.least_loaded import LeastLoaded
 from protocol.deadline import Deadline
 from protocol.errors import DeadlineExceeded, Overloaded, TriptychError, Unavailable
 from protocol.replica import Replica, ReplicaStatus, Role
-from protocol.rpc import DESCRIBE, STATUS, Empty
+from protocol.rpc import DESCRIBE, HOLDINGS, STATUS, Empty, Holdings
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class ReplicaPool:
         least_loaded = LeastLoaded()
         self._policies: defaultdict[Role, Policy] = defaultdict(lambda: least_loaded)
         self.on_leave: Callable[[Member], None] = lambda _member: None
+        self.on_holdings: Callable[[Member, Holdings], None] = lambda _member, _notice: None
         self._policies["encode"] = BoundedConsistentHash(config.affinity_slack)
 
     def start(self, membership: Membership) -> None:
@@ -266,6 +267,7 @@ class ReplicaPool:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_status(member))
             tasks.create_task(self._probe(member))
+            tasks.create_task(self._watch_holdings(member))
 
     async def _watch_status(self, member: Member) -> None:
         pause, longest = _RECONNECT_S
@@ -280,6 +282,17 @@ class ReplicaPool:
             self._heard(member, None)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
+
+    async def _watch_holdings(self, member: Member) -> None:
+        """Pass on what an encode replica says about its store."""
+        while member.native and member.role == "encode":
+            deadline = Deadline.after(_STATUS_STREAM_S)
+            try:
+                async for notice in member.client.stream(HOLDINGS, Empty(), deadline):
+                    self.on_holdings(member, notice)
+            except TriptychError as error:
+                _log.debug("holdings of %s: %s", member.id, error)
+            await asyncio.sleep(_RECONNECT_S[1])
 
     async def _probe(self, member: Member) -> None:
         """Give up the calls to a replica that is connected but does not answer (it hangs)."""

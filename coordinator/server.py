@@ -59,6 +59,9 @@ class CoordinatorServer:
         self.pool = ReplicaPool(config, self._connect)
         self._directory = Directory(config.directory_entries)
         self.pool.on_leave = lambda member: self._directory.forget_holder(member.id)
+        self.pool.on_holdings = lambda member, notice: self._directory.hear(
+            member.cohort, member.id, notice
+        )
         self._metrics = CoordinatorMetrics(self.registry)
         self._tracer = Tracer(config.tracing, config.otlp_endpoint)
         self.admission = Admission(config.admission)

@@ -254,6 +254,10 @@ class EcConnector:
         key = self._holder.expect(mm_hash, form, salt, until)
         return self._describer.describe(mm_hash, key, form, expires_at, STORE_REGION)
 
+    def on_evicted(self, listener: Callable[[str], None]) -> None:
+        """Have the listener told the key of each item that is evicted from the store."""
+        self._holder.store.on_evicted = listener
+
     def fail(self, mm_hash: str, error: TransferError, salt: str = "") -> None:
         """An expected item will not come: who waits for it gets the error."""
         self._holder.fail(item_key(self._fingerprint, salt, mm_hash), error)

@@ -11,6 +11,7 @@ entries, least recently used first. The clock is passed in.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 
@@ -57,12 +58,18 @@ class Scratch:
 
 
 class EmbeddingStore(Generic[W]):
-    """Entries by key in a region of `capacity` bytes; `W` is the type of a waiter's token."""
+    """Entries by key in a region of `capacity` bytes; `W` is the type of a waiter's token.
+
+    Attributes:
+        evictions: entries evicted so far.
+        on_evicted: told the key of each.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._space = Allocator(capacity)
         self._entries: OrderedDict[str, Entry[W]] = OrderedDict()  # least recently used first
         self.evictions = 0
+        self.on_evicted: Callable[[str], None] = lambda _key: None
 
     @property
     def used(self) -> int:
@@ -163,6 +170,7 @@ class EmbeddingStore(Generic[W]):
                 if entry.state == "ready" and not entry.is_pinned(now):
                     self.remove(entry)
                     self.evictions += 1
+                    self.on_evicted(entry.key)
                     offset = self._space.allocate(nbytes)
                     if offset is not None:
                         return offset

@@ -167,6 +167,25 @@ class Reserved(msgspec.Struct, frozen=True):
     items: list[Reservation]
 
 
+class HeldItem(msgspec.Struct, frozen=True, array_like=True):
+    """An embedding by its names."""
+
+    mm_hash: str
+    cache_salt: str = ""
+
+
+class Holdings(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came into an encode replica's store, and what was evicted from it.
+
+    Attributes:
+        whole: `held` is everything that is there: forget what was said before.
+    """
+
+    held: list[HeldItem] = []
+    evicted: list[HeldItem] = []
+    whole: bool = False
+
+
 class TokenDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """New tokens of one choice.
 
@@ -201,6 +220,7 @@ RENDER = Method("/triptych.Render/Render", RenderCall, Rendered, stream=False)
 RENDER_RELEASE = Method("/triptych.Render/Release", ReleaseCall, Empty, stream=False)
 ENCODE = Method("/triptych.Worker/Encode", EncodeCall, Encoded, stream=False)
 RESERVE = Method("/triptych.Worker/Reserve", ReserveCall, Reserved, stream=False)
+HOLDINGS = Method("/triptych.Worker/Holdings", Empty, Holdings, stream=True)
 PREFILL = Method("/triptych.Worker/Prefill", GenerateRequest, Prefilled, stream=False)
 GENERATE = Method("/triptych.Worker/Generate", GenerateRequest, TokenDelta, stream=True)
 KV_RELEASE = Method("/triptych.Worker/KvRelease", ReleaseCall, Empty, stream=False)

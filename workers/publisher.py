@@ -27,6 +27,7 @@ from protocol.rpc import (
     EncodeCall,
     Encoded,
     EncodeItem,
+    HeldItem,
     Reservation,
     ReserveCall,
     Reserved,
@@ -37,6 +38,7 @@ from telemetry.workers import WorkerMetrics
 from workers.adapters.base import Adapter, EncoderInput
 from workers.embedding_cache import ItemKey
 from workers.encoder import EncoderQueue
+from workers.holdings import HoldingsBoard
 from workers.media import decode_item, fetch_pixels
 from workers.promises import Promises
 from workers.single_flight import SingleFlight
@@ -56,6 +58,9 @@ class Publisher:
         encoder: the tower's queue.
         dtype: of embeddings.
         metrics: of this worker.
+
+    Attributes:
+        holdings: what the store holds, for coordinators to know.
     """
 
     def __init__(
@@ -73,6 +78,8 @@ class Publisher:
         self._metrics = metrics
         self._flights: SingleFlight[ItemKey, EcItem] = SingleFlight()
         self._promises = Promises()
+        self.holdings = HoldingsBoard()
+        connector.on_evicted(self.holdings.evicted)
         self.draining = False
 
     @property
@@ -172,7 +179,7 @@ class Publisher:
             rows = await self._encoder.encode(item.mm_hash, pixels)
             if rows.device.type != "cpu":
                 rows = await asyncio.to_thread(rows.cpu)
-            return await self._connector.publish(
+            published = await self._connector.publish(
                 item.mm_hash,
                 as_buffer(rows),
                 shape=shape,
@@ -180,6 +187,8 @@ class Publisher:
                 salt=salt,
                 lease_s=call.lease_s,
             )
+            self.holdings.published(published.key, HeldItem(item.mm_hash, salt))
+            return published
         except BaseException as error:
             reason = error.message if isinstance(error, TriptychError) else "it was given up"
             self._connector.fail(

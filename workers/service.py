@@ -16,6 +16,7 @@ from protocol.rpc import (
     DESCRIBE,
     ENCODE,
     GENERATE,
+    HOLDINGS,
     KV_RELEASE,
     PREFILL,
     RESERVE,
@@ -23,6 +24,7 @@ from protocol.rpc import (
     Empty,
     EncodeCall,
     Encoded,
+    Holdings,
     Prefilled,
     ReleaseCall,
     ReserveCall,
@@ -75,6 +77,7 @@ class WorkerService:
         server.add_stream(STATUS, self.status)
         server.add_unary(ENCODE, self.encode)
         server.add_unary(RESERVE, self.reserve)
+        server.add_stream(HOLDINGS, self.holdings)
         server.add_unary(PREFILL, self.prefill)
         server.add_stream(GENERATE, self.generate)
         server.add_unary(KV_RELEASE, self.kv_release)
@@ -101,6 +104,13 @@ class WorkerService:
             if self._publisher is None:
                 raise wrong_role("reserve", self._replica().role)
             return self._publisher.reserve(call)
+
+    async def holdings(self, _request: Empty, _deadline: Deadline) -> AsyncIterator[Holdings]:
+        """What the store holds, while the caller listens."""
+        if self._publisher is None:
+            raise wrong_role("holdings", self._replica().role)
+        async for notice in self._publisher.holdings.watch():
+            yield notice
 
     async def prefill(self, request: GenerateRequest, deadline: Deadline) -> Prefilled:
         """Prefill and offer the KV blocks; raises as `Generator.prefill` does."""

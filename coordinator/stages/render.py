@@ -124,9 +124,7 @@ class RenderStage:
     def _release(self, member: Member, request_id: str) -> None:
         """Let render's store forget the pixels, those of a reply that never came too."""
         call = ReleaseCall(request_ids=[request_id])
-        self._janitor.finish(
-            member.client.call(RENDER_RELEASE, call, Deadline.after(_RELEASE_S))
-        )
+        self._janitor.finish(member.client.call(RENDER_RELEASE, call, Deadline.after(_RELEASE_S)))
 
     def _takes_handles(self) -> bool:
         """Foreign encoders cannot fetch from render's store: they are sent pixels inline."""

@@ -24,6 +24,7 @@ from protocol.rpc import (
     DESCRIBE,
     ENCODE,
     GENERATE,
+    HOLDINGS,
     KV_RELEASE,
     PREFILL,
     RENDER,
@@ -33,6 +34,7 @@ from protocol.rpc import (
     Empty,
     EncodeCall,
     Encoded,
+    Holdings,
     Prefilled,
     ReleaseCall,
     RenderCall,
@@ -79,6 +81,7 @@ class StubReplica:
         gate: each token waits for it.
         hang: calls never answer.
         token_s: how long a token takes.
+        notices: what is told of the store; nothing unless a test does.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class StubReplica:
         self.token_s = 0.0
         self.fail_at_token: int | None = None
         self.served: Counter[str] = Counter()
+        self.notices: asyncio.Queue[Holdings] = asyncio.Queue()
         self.status = ReplicaStatus()
         self.replica: Replica
         self._fingerprint = None if role == "render" else fingerprint
@@ -121,6 +125,7 @@ class StubReplica:
             server.add_unary(RENDER_RELEASE, self._release_pixels)
         else:
             server.add_unary(RESERVE, self._reserve)
+            server.add_stream(HOLDINGS, self._holdings)
             server.add_unary(ENCODE, self._encode)
             server.add_unary(PREFILL, self._prefill)
             server.add_unary(KV_RELEASE, self._release_kv)
@@ -167,6 +172,10 @@ class StubReplica:
             self._changed.clear()
             yield self.status
             await self._changed.wait()
+
+    async def _holdings(self, _call: Empty, _deadline: Deadline) -> AsyncGenerator[Holdings, None]:
+        while True:
+            yield await self.notices.get()
 
     # --- render
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.directory import Directory, ItemKey
+from protocol.rpc import HeldItem, Holdings
 from protocol.transfer import EcItem
 
 KEY = ItemKey("c", "", "a")
@@ -65,3 +66,55 @@ def test_a_holder_takes_its_entries_along() -> None:
     directory.forget_holder("e1")
     assert directory.holder(KEY) is None
     assert directory.holder(other) == "e2"
+
+
+def notice(held: str = "", evicted: str = "", *, whole: bool = False) -> Holdings:
+    """Items are named by single letters."""
+    return Holdings([HeldItem(c) for c in held], [HeldItem(c) for c in evicted], whole)
+
+
+def key(mm_hash: str) -> ItemKey:
+    return ItemKey("c", "", mm_hash)
+
+
+def test_notices_tell_who_holds_what_and_nothing_that_can_be_given_out() -> None:
+    directory = Directory()
+    directory.hear("c", "one", notice("ab", whole=True))
+    directory.hear("c", "two", notice("d"))
+    assert [directory.holder(key(c)) for c in "abd"] == ["one", "one", "two"]
+    assert directory.fresh(key("a")) is None
+    directory.hear("c", "one", notice("e", evicted="a"))
+    assert [directory.holder(key(c)) for c in "abe"] == [None, "one", "one"]
+
+
+def test_an_eviction_elsewhere_leaves_the_entry_of_another_holder() -> None:
+    directory = Directory()
+    directory.hear("c", "one", notice("a"))
+    directory.hear("c", "two", notice(evicted="a"))
+    assert directory.holder(key("a")) == "one"
+
+
+def test_a_whole_notice_replaces_what_was_known_of_a_replica_alone() -> None:
+    """As after its stream broke: notices may have been lost meanwhile."""
+    directory = Directory()
+    directory.hear("c", "one", notice("abd"))
+    directory.hear("c", "two", notice("e"))
+    directory.hear("c", "one", notice("b", whole=True))
+    assert [directory.holder(key(c)) for c in "abde"] == [None, "one", None, "two"]
+
+
+def test_a_notice_does_not_take_a_descriptor_away() -> None:
+    directory = Directory()
+    item = EcItem("a", "h")
+    directory.put(key("a"), "one", item, None, 30.0)
+    directory.hear("c", "two", notice("a"))
+    held = directory.fresh(key("a"))
+    assert held is not None
+    assert held.item == item
+
+
+def test_notices_do_not_make_it_grow_beyond_its_bound() -> None:
+    directory = Directory(capacity=3)
+    directory.hear("c", "one", notice("abdefgh", whole=True))
+    assert len(directory) == 3
+    assert directory.holder(key("h")) == "one"

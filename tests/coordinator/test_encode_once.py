@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from coordinator.routing.consistent_hash import home
 from protocol.errors import TransferError, Unavailable
+from protocol.rpc import HeldItem, Holdings
 from tests.coordinator.conftest import SPLIT, Stage, Start
 from tests.coordinator.stub_words import eventually
 
@@ -105,4 +107,31 @@ async def test_a_failed_encode_is_tried_elsewhere_for_everybody(start: Start) ->
             replica.fail = lambda _name: first.pop() if first else None
         answers = await asyncio.gather(*(stage.chat("image:a", f"{i}") for i in range(6)))
         assert {answer.status_code for answer in answers} == {200}
+        assert stage.cluster.encodes == {"a": 1}
+
+
+async def test_what_a_store_tells_of_is_used_although_the_home_forgot(start: Start) -> None:
+    """Another coordinator had the item encoded, away from its home, and that was long ago."""
+    async with start((*SPLIT, "encode", "encode")) as stage:
+        picture = "a"
+        members = stage.server.pool.members("encode")
+        [elsewhere, *_] = [m for m in members if m is not home(members, picture)]
+        [holder] = [r for r in stage.of("encode") if r.replica.id == elsewhere.id]
+        stage.cluster.embeddings.add(holder._key("", picture))
+        holder.notices.put_nowait(Holdings([HeldItem(picture)], whole=True))
+        await eventually(lambda: len(stage.server._directory) == 1)
+        assert (await stage.chat(f"image:{picture}")).status_code == 200
+        assert calls(stage) == 0
+        assert not stage.cluster.encodes
+        await stage.idle()
+
+
+async def test_an_item_that_a_store_says_is_gone_is_asked_for_at_home(start: Start) -> None:
+    async with start(SPLIT) as stage:
+        [one, two] = stage.of("encode")
+        one.notices.put_nowait(Holdings([HeldItem("a"), HeldItem("b")], whole=True))
+        one.notices.put_nowait(Holdings(evicted=[HeldItem("a")]))
+        await eventually(lambda: len(stage.server._directory) == 1)
+        assert (await stage.chat("image:a")).status_code == 200
+        assert one.served["reserve"] + two.served["reserve"] == 1
         assert stage.cluster.encodes == {"a": 1}
