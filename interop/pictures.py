@@ -82,4 +82,6 @@ def _image(rng: random.Random, width: int, height: int, mode: str) -> Image.Imag
     if mode == "I;16":
         return Image.fromarray(numbers.integers(0, 65535, (height, width), np.uint16))
     opaque = image.convert("RGB")
-    return opaque.convert("L").convert("LA") if mode == "LA" else opaque.convert(mode)
+    if mode == "LA":
+        return Image.merge("LA", (opaque.convert("L"), image.getchannel("A")))
+    return opaque.convert(mode)

@@ -1,18 +1,19 @@
 """Uploaded bytes to an RGB image, with the limits that hold before anything is decoded.
 
-Conversions are those of the reference: transparency of RGBA is flattened on white, other modes are
-converted by Pillow, EXIF orientation is not applied, an animation gives its first frame.
+Conversions are those of the reference: EXIF orientation is applied, transparency is flattened on
+white, other modes are converted by Pillow, an animation gives its first frame.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import warnings
 import zlib
 from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from protocol.errors import InvalidRequest
 
@@ -48,6 +49,8 @@ def decode(data: bytes, max_pixels: int) -> Decoded:
                 f"the image has {width}x{height} pixels, more than the {max_pixels} allowed"
             )
         try:
+            with contextlib.suppress(Exception):  # damaged EXIF says nothing about the pixels
+                ImageOps.exif_transpose(image, in_place=True)
             image.load()
             if image.mode == "RGB":
                 return Decoded(image, False)
@@ -65,7 +68,9 @@ def _open(data: bytes) -> Image.Image:
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode != "RGBA":
-        return image.convert("RGB")
+        if image.mode not in ("LA", "PA") and "transparency" not in image.info:
+            return image.convert("RGB")
+        image = image.convert("RGBA")
     flat = Image.new("RGB", image.size, (255, 255, 255))
     flat.paste(image, mask=image.getchannel("A"))
     return flat

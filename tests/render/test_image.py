@@ -9,7 +9,7 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from protocol.errors import InvalidRequest
 from render.image import decode
@@ -57,14 +57,23 @@ def test_palettes_are_looked_up() -> None:
     assert np.asarray(decoded.image).tolist() == [[[10, 20, 30], [40, 50, 60]]]
 
 
-def test_a_transparent_palette_keeps_its_colours() -> None:
-    image = Image.new("P", (1, 1))
-    image.putpalette([10, 20, 30])
-    assert pixels(encoded(image, transparency=0)).tolist() == [[[10, 20, 30]]]
+@pytest.mark.parametrize("form", ["PNG", "GIF"])
+def test_a_transparent_palette_entry_is_white(form: str) -> None:
+    image = Image.new("P", (2, 1), 1)
+    image.putpalette([10, 20, 30, 40, 50, 60])
+    image.putpixel((0, 0), 0)
+    assert pixels(encoded(image, form, transparency=0)).tolist() == [[[255] * 3, [40, 50, 60]]]
+
+
+def test_a_transparent_grey_is_white() -> None:
+    image = Image.new("L", (2, 1), 7)
+    image.putpixel((1, 0), 9)
+    assert pixels(encoded(image, transparency=7)).tolist() == [[[255] * 3, [9] * 3]]
 
 
 @pytest.mark.parametrize(
-    ("mode", "value", "expected"), [("L", 77, 77), ("1", 1, 255), ("LA", (9, 0), 9)]
+    ("mode", "value", "expected"),
+    [("L", 77, 77), ("1", 1, 255), ("LA", (9, 255), 9), ("LA", (9, 0), 255)],
 )
 def test_grey_becomes_three_equal_channels(mode: str, value: object, expected: int) -> None:
     decoded = decode(encoded(Image.new(mode, (1, 1), value)), LIMIT)
@@ -84,11 +93,21 @@ def test_cmyk_is_converted() -> None:
     assert found[0, 0, 1] < 60
 
 
-def test_orientation_is_left_as_it_is() -> None:
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_photo_is_turned_as_its_camera_says(orientation: int) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6
-    data = encoded(rgb(8, 6), "JPEG", exif=exif.tobytes())
-    assert decode(data, LIMIT).image.size == (8, 6)
+    exif[0x0112] = orientation
+    image = rgb(8, 6)
+    decoded = decode(encoded(image, "PNG", exif=exif), LIMIT)
+    assert not decoded.converted
+    image.getexif()[0x0112] = orientation
+    assert decoded.image.size == ((8, 6) if orientation < 5 else (6, 8))
+    assert (np.asarray(decoded.image) == np.asarray(ImageOps.exif_transpose(image))).all()
+
+
+def test_damaged_exif_says_nothing() -> None:
+    data = encoded(rgb(8, 6), "PNG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff broken")
+    assert (pixels(data) == np.asarray(rgb(8, 6))).all()
 
 
 @pytest.mark.parametrize("form", ["GIF", "WEBP", "PNG"])
