@@ -23,7 +23,7 @@ import pybase64
 from httpcore2 import AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream
 
 from protocol.deadline import Deadline
-from protocol.errors import InvalidRequest, PayloadTooLarge, Unprocessable
+from protocol.errors import InvalidRequest, NotSupported, PayloadTooLarge, Unprocessable
 from render.config import MediaConfig
 
 _DATA_URL = re.compile(r"data:([^,]*?),", re.IGNORECASE)
@@ -83,7 +83,7 @@ class MediaFetcher:
         if len(data) * 3 // 4 > self._config.max_download_bytes + 2:
             raise self._too_large(param)
         if not head.group(1).lower().endswith(";base64"):
-            raise InvalidRequest("only base64 data: URLs are supported", param)
+            raise NotSupported("only base64 data: URLs are supported", param)
         try:
             raw = unquote_to_bytes(data) if "%" in data else data.encode("ascii")
             decoded = pybase64.b64decode(raw, validate=True)

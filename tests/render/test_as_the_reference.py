@@ -42,3 +42,10 @@ async def test_wrong_values_and_wrong_forms_are_told_apart(
     answer = await http.post(f"/v1/{path}/render", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == kind
+
+
+async def test_a_data_url_without_base64_is_not_implemented(http: httpx.AsyncClient) -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/svg+xml,<svg/>"}}
+    answer = await http.post("/v1/chat/completions/render", json=chat(part))
+    assert answer.status_code == 501
+    assert answer.json()["error"]["type"] == "NotImplementedError"

@@ -264,8 +264,8 @@ async def test_data_urls_are_decoded() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["data:image/png;base64", "data:,abc", "data:image/png,abc", "data:;base64,a*b",
-     "data:;base64,", "data:;base64,YWJ", "data:;base64,日本"],
+    ["data:image/png;base64", "data:;base64,a*b", "data:;base64,", "data:;base64,YWJ",
+     "data:;base64,日本"],
 )  # fmt: skip
 async def test_a_bad_data_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
