@@ -19,11 +19,11 @@ FinishReason = Literal["stop", "length", "abort", "repetition", "tool_calls", "e
 _SALT_FORBIDDEN = frozenset("@/\\\0")
 
 
-class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+class StreamOptions(msgspec.Struct, frozen=True):
     """What a stream carries besides tokens."""
 
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class ReasoningParserKwargs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
