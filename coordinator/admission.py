@@ -2,10 +2,16 @@
 
 Decided before a body is read and media are decoded. Tokens are not known yet then: an image counts
 as many as images have had lately, and render's answer corrects it.
+
+Nor is it known what the replicas can do; it is learned from the requests that get their first
+token. Who would have to wait too long for it is refused at once, instead of after the wait.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -14,6 +20,16 @@ from protocol.errors import Overloaded
 
 _RETRY_S = 1.0
 _SMOOTHING = 0.1
+_LONGEST_RETRY_S = 30.0
+
+_FEW = 32
+"""Requests that may always wait: the pace that is known may be that of a quiet time."""
+
+_SAMPLE_S = 5.0
+"""Time that a pace is taken from: first tokens come in batches."""
+
+_HALF_LIFE_S = 60.0
+"""A pace that was once reached counts half after that time."""
 
 
 class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +40,8 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         body_bytes: of their bodies.
         image_tokens: embedding rows of their media.
         kv_tokens: prompt tokens and tokens that may still be generated.
+        wait_s: longest that a request may be expected to wait for its first token, going by how
+            many wait and at what pace they got it lately. Less than `stage_wait_s`.
         text_share: part of `requests` that only requests without media may take, so that
             text is not starved.
     """
@@ -32,6 +50,7 @@ class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     body_bytes: int = 1 << 30
     image_tokens: int = 1 << 20
     kv_tokens: int = 0
+    wait_s: float = 15.0
     text_share: float = 0.1
 
 
@@ -44,7 +63,14 @@ class Ticket:
     image_tokens: int = 0
     kv_tokens: int = 0
     media: bool = False
+    _waits: bool = True
     _closed: bool = False
+
+    def first_token(self) -> None:
+        """Its wait is over; counts once."""
+        if self._waits and not self._closed:
+            self._waits = False
+            self.admission.served()
 
     def expect(self, images: int, new_tokens: int) -> None:
         """The body is parsed: how many media it has, how many tokens it may generate.
@@ -63,18 +89,31 @@ class Ticket:
         """Give everything back, once."""
         if not self._closed:
             self._closed = True
-            self.admission.leave(self)
+            self.admission.leave(self, waits=self._waits)
 
 
 class Admission:
     """Counts what is in flight.
 
+    Args:
+        config: the limits.
+        clock: monotonic seconds.
+
     Attributes:
         requests, body_bytes, image_tokens, kv_tokens: in flight now.
+        waiting: requests in flight that have no token yet.
     """
 
-    def __init__(self, config: AdmissionConfig) -> None:
+    def __init__(
+        self, config: AdmissionConfig, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._config = config
+        self._clock = clock
+        self._served = 0
+        self._counted_from = clock()
+        self._pace = 0.0
+        self._paced_at = 0.0
+        self.waiting = 0
         self._tokens_per_image = 256.0
         self._media_requests = 0
         self.requests = 0
@@ -92,6 +131,8 @@ class Admission:
         _refuse_above("requests", self.requests + 1, config.requests)
         if self.requests:  # a single body is limited by max_body_bytes
             _refuse_above("body bytes", self.body_bytes + body_bytes, config.body_bytes)
+        self._refuse_long_wait()
+        self.waiting += 1
         self.requests += 1
         self.body_bytes += body_bytes
         return Ticket(self, body_bytes)
@@ -123,8 +164,36 @@ class Admission:
             seen = image_tokens / images
             self._tokens_per_image += _SMOOTHING * (seen - self._tokens_per_image)
 
-    def leave(self, ticket: Ticket) -> None:
-        """A request has ended."""
+    def served(self) -> None:
+        """A request got its first token."""
+        self.waiting -= 1
+        self._served += 1
+        now = self._clock()
+        elapsed = now - self._counted_from
+        if elapsed < _SAMPLE_S:
+            return
+        pace = self._served / elapsed
+        if pace >= self.pace(now):
+            self._pace, self._paced_at = pace, now
+        self._served, self._counted_from = 0, now
+
+    def pace(self, now: float) -> float:
+        """First tokens per second that were reached lately; 0 where that is not known."""
+        return self._pace * 2.0 ** ((self._paced_at - now) / _HALF_LIFE_S)
+
+    def _refuse_long_wait(self) -> None:
+        limit, pace = self._config.wait_s, self.pace(self._clock())
+        if not limit or self.waiting < _FEW or not pace:
+            return
+        excess = self.waiting / pace - limit
+        if excess > 0:
+            retry_s = float(math.ceil(min(max(excess, _RETRY_S), _LONGEST_RETRY_S)))
+            message = f"too many requests wait already: for more than {limit:g} s"
+            raise Overloaded(message, None, "edge", (), retry_s)
+
+    def leave(self, ticket: Ticket, *, waits: bool) -> None:
+        """A request has ended; `waits`: without a token."""
+        self.waiting -= waits
         self.requests -= 1
         self.body_bytes -= ticket.body_bytes
         self.image_tokens -= ticket.image_tokens

@@ -80,6 +80,7 @@ class Front:
         declared = request.headers.get("content-length", "")
         ticket = self.admission.enter(int(declared) if declared.isdigit() else 0)
         receipt = Receipt(endpoint, traceparent=request.headers.get("traceparent", ""))
+        receipt.on_first_token = ticket.first_token
         self.retries.budget.earn()
         return Visit(
             ticket, receipt, self.metrics, self.tracer, show_trace=self.config.trace_header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -51,6 +51,7 @@ class Receipt:
         items: mm_hash -> how its embedding came about.
         topology: split, fused or all; "" before it is known.
         first_token_s: from admission; None before there is one.
+        on_first_token: called then.
     """
 
     endpoint: str
@@ -62,6 +63,7 @@ class Receipt:
     items: dict[str, How] = field(default_factory=dict)
     topology: str = ""
     first_token_s: float | None = None
+    on_first_token: Callable[[], None] = lambda: None
     prompt_tokens: int = 0
     completion_tokens: int = 0
     image_tokens: int = 0
@@ -89,6 +91,7 @@ class Receipt:
         """The client is about to get its first token."""
         if self.first_token_s is None:
             self.first_token_s = self.elapsed_s
+            self.on_first_token()
 
     def header(self) -> str:
         """For X-Triptych-Trace: what happened until now, as `key=value` pairs."""
