@@ -179,7 +179,7 @@ class Admission:
 
     def pace(self, now: float) -> float:
         """First tokens per second that were reached lately; 0 where that is not known."""
-        return self._pace * 2.0 ** ((self._paced_at - now) / _HALF_LIFE_S)
+        return self._pace * math.exp2((self._paced_at - now) / _HALF_LIFE_S)
 
     def _refuse_long_wait(self) -> None:
         limit, pace = self._config.wait_s, self.pace(self._clock())

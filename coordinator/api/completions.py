@@ -176,8 +176,9 @@ class CompletionsEndpoint:
 def _prompts(asked: CompletionRequest) -> int:
     """How many prompts there are: a list of token ids is one."""
     prompt = asked.prompt
-    single = isinstance(prompt, str) or isinstance(prompt[0], int)
-    return 1 if single else len(prompt)
+    if prompt is None or isinstance(prompt, str) or isinstance(prompt[0], int):
+        return 1  # render refuses one that is missing
+    return len(prompt)
 
 
 def _answer(index: int, choice: _Choice, asked: CompletionRequest) -> CompletionChoice:
