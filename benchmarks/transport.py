@@ -11,11 +11,13 @@ table shows medians over the passes, and what is compared is compared within eac
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,7 @@ class Failed(Exception):
 class Process:
     """One end of a system."""
 
-    def __init__(self, system: System, side: str, settings: dict[str, Any]) -> None:
+    def __init__(self, system: System, side: str) -> None:
         self._process = subprocess.Popen(
             [system.python, "-m", f"benchmarks.transport_systems.{system.module}", side],
             cwd=ROOT,
@@ -85,12 +87,14 @@ class Process:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(settings) + "\n")
-        self._process.stdin.flush()
 
-    def answer(self) -> Any:
+    def answer(self, settings: dict[str, Any]) -> Any:
+        """Tell it what to do, once, and wait for what it says."""
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # what it wrote last says why
+            self._process.stdin.write(json.dumps(settings) + "\n")
+            self._process.stdin.flush()
         limit = threading.Timer(_ANSWER_S, self._process.kill)
         limit.start()
         try:
@@ -105,7 +109,8 @@ class Process:
 
     def end(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(2)
         except subprocess.TimeoutExpired:
@@ -120,20 +125,14 @@ def measure(
     system: System, cases: list[Case], seconds: float, cores: tuple[int, int] | None
 ) -> dict[Case, float]:
     """The median round of each case."""
-    settings = {"cases": cases, "seconds": seconds, "address": None}
-    server = Process(system, "serve", {**settings, "core": cores[0] if cores else None})
+    settings = {"cases": cases, "seconds": seconds}
+    here, there = cores or (None, None)
+    server, client = Process(system, "serve"), Process(system, "measure")  # import side by side
     try:
-        address = server.answer()["address"]
-        client = Process(
-            system,
-            "measure",
-            {**settings, "core": cores[1] if cores else None, "address": address},
-        )
-        try:
-            rounds = client.answer()["rounds"]
-        finally:
-            client.end()
+        address = server.answer({**settings, "core": here, "address": None})["address"]
+        rounds = client.answer({**settings, "core": there, "address": address})["rounds"]
     finally:
+        client.end()
         server.end()
     return {case: median(seconds) for case, seconds in zip(cases, rounds, strict=True)}
 
@@ -150,7 +149,7 @@ def compare(
         for system in systems:
             if system.name in missing:
                 continue
-            print(f"pass {number + 1} of {passes}: {system.name}", file=sys.stderr)
+            begun = time.monotonic()
             try:
                 figures = measure(_prepared(system), cases, seconds, cores)
             except (Failed, mooncake_environment.CannotBuild, OSError) as error:
@@ -160,6 +159,8 @@ def compare(
             row = found.setdefault(system.name, {case: [] for case in cases})
             for case, value in figures.items():
                 row[case].append(value)
+            took = time.monotonic() - begun
+            print(f"pass {number + 1} of {passes}: {system.name}, {took:.0f} s", file=sys.stderr)
     return found, missing
 
 

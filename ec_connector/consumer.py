@@ -134,6 +134,7 @@ class Consumer:
 
         A session that turns out to be dead is replaced once: its peer may be well.
         """
+        unreachable: TransferError | None = None
         for last in (False, True):
             try:
                 known = len(self.peers)
@@ -145,9 +146,11 @@ class Consumer:
                     again = error.kind == "peer_unreachable" and not (fresh or last)
                     if not again or time.monotonic() >= deadline.at:
                         raise
+                    unreachable = error
             except DeadlineExceeded as error:
-                self._metrics.errors.labels("transport_failed").inc()
-                raise _named(TransferError(error.message, "transport_failed"), item) from None
+                failure = unreachable or TransferError(error.message, "transport_failed")
+                self._metrics.errors.labels(failure.kind).inc()
+                raise _named(failure, item) from None
             except TransferError as error:
                 self._metrics.errors.labels(error.kind).inc()
                 raise _named(error, item) from None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import zmq
 
-from benchmarks.transport_systems.base import BYTE, Settings, rounds, run
+from benchmarks.transport_systems.base import BYTE, Settings, rounds, run, until_told
 
 
 def serve(settings: Settings, listening: Callable[[Any], None]) -> None:
@@ -16,10 +18,16 @@ def serve(settings: Settings, listening: Callable[[Any], None]) -> None:
     router = context.socket(zmq.ROUTER)
     port = router.bind_to_random_port("tcp://127.0.0.1")
     listening(f"tcp://127.0.0.1:{port}")
-    while True:  # until the benchmark ends the process
+    threading.Thread(target=_end_when_told, daemon=True).start()
+    while True:
         who, request = router.recv_multipart()
         router.send(who, zmq.SNDMORE)
         router.send(source[: int.from_bytes(request, "big")], copy=False)
+
+
+def _end_when_told() -> None:
+    until_told()
+    os._exit(0)  # the socket's thread would go on
 
 
 def measure(settings: Settings) -> list[list[float]]:

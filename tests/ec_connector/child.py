@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import random
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,7 +16,7 @@ import msgspec
 from ec_connector.config import EcConfig
 from ec_connector.connector import EcConnector
 from protocol.deadline import Deadline
-from protocol.errors import TriptychError, to_wire
+from protocol.errors import TransferError, TriptychError, to_wire
 from protocol.transfer import EcItem
 
 
@@ -59,12 +60,35 @@ class Commands:
         """Leave the contexts that `hold` entered; raises what they raise."""
         await self.held.aclose()
 
-    async def publish_many(self, first: int, count: int, nbytes: int, **more: Any) -> Any:
-        return [await self.publish(first + i, nbytes, **more) for i in range(count)]
+    async def publish_rashly(self, first: int, count: int, nbytes: int, **more: Any) -> Any:
+        """Publish all at once, some of them broken off; items by seed, and how it went."""
+        chance = random.Random(first)
+        counts = {"done": 0, "aborted": 0, "refused": 0}
+        done = []
+
+        async def one(seed: int) -> None:
+            limit = chance.uniform(0, 0.003) if chance.random() < 0.2 else 30
+            try:
+                async with asyncio.timeout(limit):
+                    done.append((seed, await self.publish(seed, nbytes, **more)))
+                counts["done"] += 1
+            except TimeoutError:
+                counts["aborted"] += 1
+            except TransferError as error:
+                if error.kind != "store_full":
+                    raise
+                counts["refused"] += 1
+
+        for start in range(first, first + count, 5):
+            await asyncio.gather(*(one(seed) for seed in range(start, start + 5)))
+        return done, counts
 
     async def fetch_often(self, item: Any, times: int) -> None:
         for _ in range(times):
             await self.fetch(item)
+
+    async def retire(self, keys: list[str]) -> None:
+        self.connector.retire(keys)
 
     async def stats(self) -> Any:
         return msgspec.to_builtins(self.connector.stats())

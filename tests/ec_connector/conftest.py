@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from ec_connector.config import EcConfig
 from ec_connector.connector import EcConnector
+from tests.ec_connector.helpers import open_things, until
 
 MakeConnector = Callable[..., Awaitable[EcConnector]]
 
@@ -36,3 +38,13 @@ async def make() -> AsyncIterator[MakeConnector]:
     yield start
     for connector in reversed(started):
         await connector.stop()
+
+
+@pytest.fixture
+async def nothing_left() -> AsyncIterator[None]:
+    """The test leaves as many open descriptors, and as little mapped memory, as it found."""
+    gc.collect()
+    descriptors, mappings = open_things()
+    yield
+    gc.collect()
+    await until(lambda: open_things()[0] <= descriptors and open_things()[1] <= mappings)

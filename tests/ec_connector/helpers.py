@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,9 @@ def fails(kind: str, *items: str) -> Iterator[None]:
 def is_clean(connector: EcConnector) -> bool:
     stats = connector.stats()
     return (stats.leases, stats.offers) == (0, 0)
+
+
+def open_things() -> tuple[int, int]:
+    """Descriptors of this process, and mappings of items' memory."""
+    maps = Path("/proc/self/maps").read_text()
+    return len(list(Path("/proc/self/fd").iterdir())), maps.count("memfd:triptych-ec")
