@@ -176,8 +176,8 @@ class CompletionsEndpoint:
 def _prompts(asked: CompletionRequest) -> int:
     """How many prompts there are: a list of token ids is one."""
     prompt = asked.prompt
-    if prompt is None or isinstance(prompt, str) or isinstance(prompt[0], int):
-        return 1  # render refuses one that is missing
+    if not prompt or isinstance(prompt, str) or isinstance(prompt[0], int):
+        return 1  # render refuses none at all
     return len(prompt)
 
 
