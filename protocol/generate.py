@@ -42,6 +42,8 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
         kv_transfer_params: where KV blocks are, or a wish to hand them off.
         resume_token_ids: ours: tokens that this request has produced already. They count for
             penalties, limits and the sampling step, and generation goes on after them.
+        reasoning_end: ours: the prompt opens the model's reasoning, which this token ends; the
+            answer's form counts after it.
     """
 
     token_ids: list[Int64]
@@ -62,6 +64,7 @@ class GenerateRequest(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
     resume_token_ids: list[Int64] | None = None
+    reasoning_end: str | None = None
 
     def __post_init__(self) -> None:
         if not self.token_ids:

@@ -135,7 +135,6 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": (None,),
     "bad_words": (None, []),
     "prompt_logprobs": (None,),
-    "structured_outputs": (None,),
     "use_beam_search": (False,),
     "priority": (0,),
 }
@@ -169,8 +168,6 @@ def refuse_unsupported(request: ChatCompletionRequest | CompletionRequest) -> No
     for name, neutral in (CHAT_UNSUPPORTED if chat else COMPLETION_UNSUPPORTED).items():
         if getattr(request, name) not in neutral:
             raise InvalidRequest(f"{name} is not supported by this server", name)
-    if request.response_format is not None and request.response_format.get("type") != "text":
-        raise InvalidRequest("response_format is not supported by this server", "response_format")
 
 
 # --- answers ---------------------------------------------------------------------------------

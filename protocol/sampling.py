@@ -28,7 +28,6 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "prompt_logprob_start": (None, 0),
     "logprob_token_ids": (None, []),
     "flat_logprobs": (False,),
-    "structured_outputs": (None,),
     "logit_bias": (None, {}),
     "allowed_token_ids": (None,),
     "bad_words": (None, []),

@@ -71,9 +71,14 @@ def to_chat(request: MessagesRequest) -> Converted:
         "stop": request.stop_sequences,
         "tools": _tools(request.tools),
         "tool_choice": _tool_choice(request),
+        "parallel_tool_calls": (
+            False if (request.tool_choice or {}).get("disable_parallel_tool_use") is True else None
+        ),
         "chat_template_kwargs": kwargs or None,
     }
-    return converted(fields, sources, {"stop": "stop_sequences"})
+    return converted(
+        fields, sources, {"stop": "stop_sequences", "tool_choice.function.name": "tool_choice.name"}
+    )
 
 
 def _system(system: str | list[dict[str, Any]] | None) -> str:
@@ -194,8 +199,11 @@ def _tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     return out
 
 
-def _tool_choice(request: MessagesRequest) -> str | None:
-    kind = (request.tool_choice or {}).get("type")
+def _tool_choice(request: MessagesRequest) -> str | dict[str, Any] | None:
+    choice = request.tool_choice or {}
+    kind = choice.get("type")
     if not request.tools or kind is None:
         return None
-    return {"auto": "auto", "none": "none"}.get(str(kind), "required")
+    if kind == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return "required" if kind == "any" else str(kind)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from protocol.errors import InvalidRequest, SchemaViolation
+from protocol.errors import InvalidRequest
 from protocol.openai import ChatCompletionRequest
 from render.config import RenderConfig
 from render.families.base import Family
+from render.structured import chosen
 from render.template import RESERVED
+from render.tool_definitions import shown
 
 
 def check_trusted(request: ChatCompletionRequest, config: RenderConfig, family: Family) -> None:
@@ -70,14 +72,6 @@ def checked_tools(request: ChatCompletionRequest) -> list[dict[str, Any]] | None
         return None
     if not tools:
         raise InvalidRequest("tools must not be empty", "tools")
-    for index, tool in enumerate(tools):
-        function = tool.get("function")
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise SchemaViolation("a tool needs a function with a name", f"tools[{index}].function")
-    if choice not in (None, "auto", "none"):
-        raise InvalidRequest(
-            "tool_choice must be 'auto' or 'none': a forced call needs structured outputs, which "
-            "this server does not offer",
-            "tool_choice",
-        )
-    return tools
+    definitions = shown(tools)
+    chosen(tools, choice)
+    return definitions

@@ -42,14 +42,8 @@ class HfDerenderer:
         self.tokenizer: Tokenizer = load_tokenizer(Path(model_dir))
         self._texts = TokenTexts(self.tokenizer)
         template = template_source(Path(model_dir)) or ""
-        if reasoning_parser == "auto":
-            reasoning_parser = reasoning.detect(template)
-        if tool_parser == "auto":
-            tool_parser = tools.detect(template)
-        self.reasoning_parser: type[ReasoningParser] | None = (
-            reasoning.find(reasoning_parser) if reasoning_parser else None
-        )
-        self.tool_parser: type[ToolParser] | None = tools.find(tool_parser) if tool_parser else None
+        self.reasoning_parser = reasoning.choose(reasoning_parser, template)
+        self.tool_parser = tools.choose(tool_parser, template)
         self._reasoning_tokens = self._ids(self.reasoning_parser)
         self._tool_tokens = self._ids(self.tool_parser)
 

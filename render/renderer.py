@@ -13,7 +13,13 @@ from protocol.errors import InvalidRequest, NotFound
 from protocol.features import MultiModalFeatures
 from protocol.generate import GenerateRequest, ReasoningParserKwargs
 from protocol.openai import ChatCompletionRequest, CompletionRequest, refuse_unsupported
-from render.checkpoint import context_length, load_tokenizer, open_checkpoint, read_json
+from render.checkpoint import (
+    context_length,
+    load_tokenizer,
+    open_checkpoint,
+    read_json,
+    template_source,
+)
 from render.checks import check_trusted, checked_tools, template_kwargs
 from render.config import RenderConfig
 from render.converted import Converted
@@ -22,12 +28,17 @@ from render.features import TensorSink, without_tensors
 from render.literals import LiteralGuard
 from render.media import MediaItem, MediaLoader
 from render.messages import Conversation, parse
+from render.parsers import reasoning, tools
 from render.pool import MediaPool
 from render.prompt import expand
 from render.sampling import SamplingDefaults, sampling_params
+from render.structured import form_of
 from render.template import ChatTemplate
 from render.tokens import PromptTokenizer, Tokens
 from telemetry.render import RenderMetrics
+
+_PROMPT_END = 16
+"""Tokens at the end of a prompt that may open or close the reasoning."""
 
 
 class Renderer:
@@ -68,6 +79,9 @@ class Renderer:
             self.tokenizer, self.family.placeholders, self.max_model_len
         )
         self._defaults = SamplingDefaults(generation)
+        source = template_source(path) or ""
+        self._tool_parser = tools.choose(config.tool_parser, source)
+        self._reasoning_parser = reasoning.choose(config.reasoning_parser, source)
         self._guard = LiteralGuard(
             self.tokenizer,
             (
@@ -111,10 +125,11 @@ class Renderer:
             chat, tokens = await self._chat_prompt(request)
         except RecursionError:
             raise InvalidRequest("the request is nested too deeply", "messages") from None
+        form = form_of(request, self._tool_parser)
         items: list[MediaItem] = []
         if chat.media and self._media is not None:
             items = await self._media.load(chat.media, request.mm_processor_kwargs, deadline)
-        rendered = await self._finish(request, request_id, tokens, items, sink, deadline)
+        rendered = await self._finish(request, request_id, tokens, items, form, sink, deadline)
         return self._for_parsers(request, rendered)
 
     async def converted(
@@ -134,6 +149,7 @@ class Renderer:
         """A generate request per prompt; raises as `chat` does."""
         self.check_model(request.model)
         refuse_unsupported(request)
+        form = form_of(request, None)
         out = []
         for request_id, prompt in zip(request_ids, prompts(request), strict=True):
             if isinstance(prompt, str):
@@ -143,7 +159,7 @@ class Renderer:
                 tokens = self._prompts.given(prompt, request)
             if not tokens.ids:
                 raise InvalidRequest("prompt must not be empty", "prompt")
-            out.append(await self._finish(request, request_id, tokens, [], sink, deadline))
+            out.append(await self._finish(request, request_id, tokens, [], form, sink, deadline))
         return out
 
     async def chat_ids(self, request: ChatCompletionRequest) -> list[int]:
@@ -221,6 +237,7 @@ class Renderer:
         request_id: str,
         tokens: Tokens,
         items: list[MediaItem],
+        form: dict[str, Any] | None,
         sink: TensorSink,
         deadline: Deadline,
     ) -> GenerateRequest:
@@ -239,7 +256,12 @@ class Renderer:
             self._defaults,
             prompt_tokens=len(ids),
             max_model_len=self.max_model_len,
+            form=form,
         )
+        reasoning_end = None
+        if form is not None and self._reasoning_parser is not None:
+            end = self.tokenizer.decode(ids[-_PROMPT_END:], skip_special_tokens=False)
+            reasoning_end = self._reasoning_parser(end).open_until or None
         if features is not None and request.mm_payload == "tensors":
             features = await sink.add(
                 items, features, salt=request.cache_salt or "", deadline=deadline
@@ -255,6 +277,7 @@ class Renderer:
             stream_options=request.stream_options,
             cache_salt=request.cache_salt,
             priority=request.priority,
+            reasoning_end=reasoning_end,
         )
 
 

@@ -68,6 +68,13 @@ _SHARED = (
     "kv_transfer_params", "ec_transfer_params",
 )  # fmt: skip
 
+_NAMES = {
+    "max_completion_tokens": "max_output_tokens",
+    "response_format.type": "text.format.type",
+    "response_format.json_schema.schema": "text.format.schema",
+    "tool_choice.function.name": "tool_choice.name",
+}
+
 
 def to_chat(request: ResponsesRequest) -> Converted:
     """The chat that the request stands for.
@@ -93,11 +100,12 @@ def to_chat(request: ResponsesRequest) -> Converted:
         "logprobs": wants_logprobs,
         "top_logprobs": (request.top_logprobs or 0) if wants_logprobs else 0,
         "tools": _tools(request.tools),
-        "tool_choice": request.tool_choice if request.tools else None,
+        "tool_choice": _tool_choice(request.tool_choice) if request.tools else None,
+        "response_format": _response_format(request.text),
         "reasoning_effort": (request.reasoning or {}).get("effort"),
         "truncate_prompt_tokens": -1 if request.truncation not in (None, "disabled") else None,
     }
-    return converted(fields, builder.sources, {"max_completion_tokens": "max_output_tokens"})
+    return converted(fields, builder.sources, _NAMES)
 
 
 def with_transfer_params(request: ResponsesRequest, rendered: GenerateRequest) -> GenerateRequest:
@@ -121,9 +129,6 @@ def _refuse_state(request: ResponsesRequest) -> None:
             raise StateNotKept(f"{name} is not supported: this server stores nothing", name)
     if request.background:
         raise InvalidRequest("background is not supported by this server", "background")
-    form = (request.text or {}).get("format")
-    if isinstance(form, dict) and form.get("type", "text") != "text":
-        raise InvalidRequest("text.format is not supported by this server", "text.format")
     if request.mm_payload not in ("tensors", "none"):
         raise InvalidRequest("mm_payload must be 'tensors' or 'none'", "mm_payload")
 
@@ -220,3 +225,20 @@ def _reasoning_text(item: dict[str, Any]) -> str:
             texts = [part.get("text") for part in parts if isinstance(part, dict)]
             return "".join(text for text in texts if isinstance(text, str))
     return ""
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """A named function as chat has it; another API's tools are refused as chat refuses them."""
+    if isinstance(choice, dict) and "name" in choice:
+        return {"type": choice.get("type"), "function": {"name": choice["name"]}}
+    return choice
+
+
+def _response_format(text: dict[str, Any] | None) -> dict[str, Any] | None:
+    """`text.format` as chat has it: there what belongs to a schema is one level deeper."""
+    form = (text or {}).get("format")
+    if not isinstance(form, dict):
+        return None
+    if form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {k: v for k, v in form.items() if k != "type"}}

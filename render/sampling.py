@@ -45,6 +45,7 @@ def sampling_params(
     *,
     prompt_tokens: int,
     max_model_len: int,
+    form: dict[str, Any] | None = None,
 ) -> SamplingParams:
     """The parameters as they go on the wire; `max_tokens` and `temperature` are always set.
 
@@ -53,6 +54,7 @@ def sampling_params(
         defaults: the model's.
         prompt_tokens: length of the prompt, placeholders expanded.
         max_model_len: tokens of context.
+        form: what the answer must look like.
 
     Raises:
         InvalidRequest: a value is out of range, or the prompt leaves no room.
@@ -89,6 +91,7 @@ def sampling_params(
             include_stop_str_in_output=request.include_stop_str_in_output,
             skip_special_tokens=request.skip_special_tokens,
             spaces_between_special_tokens=request.spaces_between_special_tokens,
+            structured_outputs=form,
             extra_args=extra or None,
             **{name: value for name, value in values.items() if value is not None},
         )

@@ -16,8 +16,9 @@ def to_json(request: GenerateRequest) -> dict[str, Any]:
     """
     out: dict[str, Any] = msgspec.to_builtins(request)
     out["sampling_params"]["temperature"] = request.sampling_params.temperature
-    if out["resume_token_ids"] is None:
-        del out["resume_token_ids"]
+    for ours in ("resume_token_ids", "reasoning_end"):
+        if out[ours] is None:
+            del out[ours]
     features = out["features"]
     if features is not None and features["kwargs_handles"] is None:
         del features["kwargs_handles"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -20,6 +21,7 @@ from workers.encoder import EncoderQueue
 from workers.engine import Engine
 from workers.fingerprint import fingerprint
 from workers.generation import Generator
+from workers.grammar import load_grammars
 from workers.handoff import HostKvTransfer, KvTransfer, StagedKvTransfer
 from workers.kv_buffer import KvBuffer
 from workers.kv_cache import BlockPool
@@ -153,6 +155,7 @@ def _assemble(
             kv_transfer(config, connector, engine, kv, digest),
             Limits((config.model_name,), max_len, config.max_num_seqs, config.seed),
             config.max_queued_requests,
+            load_grammars(Path(config.model), shape.vocab, sorted(shape.eos)),
         )
     return Parts(connector, engine, encoder, publisher, scheduler, pool, generator, max_len)
 

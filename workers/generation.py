@@ -22,6 +22,7 @@ from protocol.transfer import KvHandoff, kv_params
 from workers.adapters.base import Adapter
 from workers.admission import Admitted, Limits, admit
 from workers.engine import Allocated, Engine, Finished, Pinned
+from workers.grammar import PARAM, Constraint, Grammars
 from workers.handoff import KvTransfer, handoff_of
 from workers.kv_buffer import KvBuffer
 from workers.media import MediaItem, MediaLoader
@@ -42,6 +43,7 @@ class Generator:
         transfer: moves KV blocks.
         limits: what requests may ask for.
         max_queued: requests that may be in the engine beyond those that run.
+        grammars: compiles the forms of answers, None where that cannot be had.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Generator:
         transfer: KvTransfer,
         limits: Limits,
         max_queued: int,
+        grammars: Grammars | None = None,
     ) -> None:
+        self._grammars = grammars
         self._adapter = adapter
         self._engine = engine
         self._media = media
@@ -135,9 +139,10 @@ class Generator:
         self, request: GenerateRequest, deadline: Deadline, *, prefill: bool
     ) -> AsyncIterator[Running]:
         admitted = admit(request, self._adapter.shape, self._limits)
+        constraints = await self._constraints(admitted)
         handoff = None if prefill else handoff_of(request, self._kv)
         items = [] if handoff else await self._media.prepare(request, deadline)
-        running = self._place(admitted, items, handoff, prefill=prefill)
+        running = self._place(admitted, items, handoff, constraints, prefill=prefill)
         # One timer per request: one per await of a token would cost as much as the token's way.
         expiry = asyncio.get_running_loop().call_later(
             deadline.remaining(), running.stream.put, (Expired(),)
@@ -161,11 +166,29 @@ class Generator:
                 load.cancel()
             await asyncio.gather(*running.loads, return_exceptions=True)
 
+    async def _constraints(self, admitted: Admitted) -> dict[int, Constraint]:
+        params = admitted.params
+        if params.structured_outputs is None:
+            return {}
+        if self._grammars is None:
+            raise InvalidRequest(
+                "structured_outputs is not supported by this worker: it needs the extra "
+                "`structured`, tokenizer.json and an end-of-sequence token",
+                PARAM,
+            )
+        request = admitted.request
+        return await self._grammars.constraints(
+            params.structured_outputs,
+            range(params.n),
+            None if request.reasoning_ended else request.reasoning_end,
+        )
+
     def _place(
         self,
         admitted: Admitted,
         items: list[MediaItem],
         handoff: KvHandoff | None,
+        constraints: dict[int, Constraint],
         *,
         prefill: bool,
     ) -> Running:
@@ -203,6 +226,7 @@ class Generator:
             [item.ref.placeholder for item in items],
             [None] * len(items),
             admitted.banned,
+            constraints,
         )
         running = Running(work, admitted, prompt, handoff)
         running.generated = len(admitted.resumed) * admitted.params.n

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from protocol.features import PlaceholderRange
 from protocol.generate import TokenLogprob
 from protocol.sampling import SamplingParams
 from workers.adapters.base import Int64Array, LanguageModel, ModelShape
+from workers.grammar import Constraint
 from workers.kv_buffer import KvBuffer
 from workers.paged_attention import plan_layout
 from workers.sampler import Draw, sample
@@ -30,6 +31,7 @@ class Prompt:
         placeholders: of the media, in prompt order.
         embeddings: per item [rows, embedding_width] once it is here.
         banned: ids that may not be drawn before `min_tokens`.
+        constraints: choice -> the form of its answer, where one is asked for.
     """
 
     params: SamplingParams
@@ -39,6 +41,7 @@ class Prompt:
     placeholders: list[PlaceholderRange] = field(default_factory=list)
     embeddings: list[torch.Tensor | None] = field(default_factory=list)
     banned: frozenset[int] = frozenset()
+    constraints: Mapping[int, Constraint] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -111,6 +114,8 @@ class ModelRunner:
         work = sequence.work
         outputs = sequence.num_outputs
         penalised = prompt.params.penalised
+        constraint = prompt.constraints.get(choice)
+        looked_at = penalised or constraint is not None
         return Draw(
             row,
             prompt.params,
@@ -118,8 +123,9 @@ class ModelRunner:
             choice,
             outputs,
             sequence.tokens[: work.num_prompt] if penalised else (),
-            sequence.tokens[work.num_prompt :] if penalised else (),
+            sequence.tokens[work.num_prompt :] if looked_at else (),
             prompt.banned if outputs < work.stop.min_tokens else frozenset(),
+            constraint,
         )
 
     def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:

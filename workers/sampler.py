@@ -4,7 +4,8 @@ The draw of step t of choice i is a function of (seed, i, t) alone: a uniform nu
 looked up in the cumulated probabilities. So a request can go on after t tokens on another replica
 and draws what it would have drawn, alone or in a batch, on CPU or CUDA.
 
-Order, per row: penalties, the ban on ending early, temperature, min-p, top-k, top-p, draw.
+Order, per row: penalties, the answer's form, the ban on ending early, temperature, min-p, top-k,
+top-p, draw.
 Logprobs are of the model's raw logits.
 """
 
@@ -20,6 +21,7 @@ import torch
 
 from protocol.generate import TokenLogprob, TopLogprob
 from protocol.sampling import SamplingParams
+from workers.grammar import Constraint
 
 _NO_LOGPROB = -9999.0
 """What the contract writes for -inf and NaN."""
@@ -33,8 +35,9 @@ class Draw:
         row: of the logits.
         params: how.
         seed, choice, step: the key of the random number.
-        prompt, outputs: what the penalties look at.
-        banned: ids that may not be drawn now (`min_tokens`).
+        prompt, outputs: what the penalties and the constraint look at.
+        banned: ids that may not be drawn now (`min_tokens`), unless the form allows no other.
+        constraint: the answer's form, None for any.
     """
 
     row: int
@@ -45,6 +48,7 @@ class Draw:
     prompt: Sequence[int]
     outputs: Sequence[int]
     banned: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
 
 
 def uniform(seed: int, choice: int, step: int) -> float:
@@ -80,7 +84,8 @@ def sample(
 
 
 def _is_plain(draw: Draw) -> bool:
-    return draw.params.greedy and not draw.banned and not draw.params.penalised
+    free = not draw.banned and draw.constraint is None
+    return draw.params.greedy and free and not draw.params.penalised
 
 
 def _adjusted(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
@@ -89,8 +94,14 @@ def _adjusted(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     for row, draw in zip(logits, draws, strict=True):
         if draw.params.penalised:
             _penalise(row, draw)
-        if draw.banned:
-            row[torch.tensor(list(draw.banned), device=row.device)] = -math.inf
+        banned = list(draw.banned)
+        if draw.constraint is not None:
+            allowed = draw.constraint.allowed(draw.outputs)
+            row.masked_fill_(torch.from_numpy(~allowed).to(row.device), -math.inf)
+            if not allowed.sum() > allowed[banned].sum():
+                banned = []
+        if banned:
+            row[torch.tensor(banned, device=row.device)] = -math.inf
     return logits
 
 

@@ -108,7 +108,7 @@ CHAT = [
     Case("many logprobs", good(logprobs=True, top_logprobs=100), 400, "logprobs"),
     Case("alternatives alone", good(top_logprobs=2), 400, "top_logprobs"),
     Case("logit bias", good(logit_bias={"1": 2.0}), 400, "logit_bias"),
-    Case("response format", good(response_format={"type": "json_object"}), 400, "response_format"),
+    Case("response format", good(response_format={"type": "yaml"}), 400, "response_format.type"),
     Case("beam search", good(use_beam_search=True), 400, "use_beam_search"),
     Case("options without stream", good(stream_options={"include_usage": True}), 400, "stream"),
     Case("salt", good(cache_salt="a/b"), 400, "cache_salt"),

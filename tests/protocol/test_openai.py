@@ -126,13 +126,6 @@ def test_completion_fields_that_are_not_honoured_are_refused(name: str, value: A
     assert caught.value.param == name
 
 
-def test_response_format_text_is_nothing_and_another_is_refused() -> None:
-    refuse_unsupported(chat(response_format={"type": "text"}))
-    with pytest.raises(InvalidRequest) as caught:
-        refuse_unsupported(chat(response_format={"type": "json_object"}))
-    assert caught.value.param == "response_format"
-
-
 def test_a_chunk_leaves_out_what_brings_no_news() -> None:
     chunk = ChatCompletionChunk(
         id="c",

@@ -12,6 +12,8 @@ from serving.rpc_client import RpcChannel
 from tests.render.asking import chat, image
 from tests.render.conftest import picture
 
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
@@ -25,7 +27,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
         (chat("x", temperature=-1.0), 400, "temperature"),
         (chat("x", max_tokens=0), 400, "max_tokens"),
         (chat("x", logit_bias={"1": 2.0}), 400, "logit_bias"),
-        (chat("x", response_format={"type": "json_object"}), 400, "response_format"),
+        (chat("x", response_format={"type": "yaml"}), 400, "response_format.type"),
+        (chat("x", response_format={"type": "json_schema"}), 400,
+         "response_format.json_schema.schema"),
+        (chat("x", structured_outputs={"json_object": True, "regex": "a"}), 400,
+         "structured_outputs"),
+        (chat("x", structured_outputs={}), 400, "structured_outputs"),
+        (chat("x", tools=TOOLS, tool_choice="any"), 400, "tool_choice"),
+        (chat("x", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "g"}}), 400,
+         "tool_choice.function.name"),
         (chat("x", chat_template="{{ 1 }}"), 400, "chat_template"),
         (chat("x", chat_template_kwargs={"messages": []}), 400, "chat_template_kwargs.messages"),
         (
@@ -56,8 +66,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
          "messages[0].content[0].image_url"),
         (chat(image(), mm_processor_kwargs={"size": "huge"}), 400,
          "messages[0].content[0].image_url"),
-        (chat("x", stream_options={"include_usage": True}), 400, "body"),
-        (chat("x", cache_salt="a/b"), 400, "body"),
+        (chat("x", stream_options={"include_usage": True}), 400, "stream_options"),
+        (chat("x", cache_salt="a/b"), 400, "cache_salt"),
         (chat("x", request_id="two words"), 400, "request_id"),
     ],
 )  # fmt: skip

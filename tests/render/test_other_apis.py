@@ -81,7 +81,6 @@ def test_tools_truncation_effort_and_logprobs() -> None:
         ({"conversation": "c"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"background": True}, "background"),
-        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": "function_call"}]}, "input[0].name"),

@@ -18,7 +18,7 @@ HONOURED = {
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens",
     "logprobs", "detokenize", "skip_special_tokens", "include_stop_str_in_output",
-    "stream_interval", "skip_reading_prefix_cache", "extra_args",
+    "stream_interval", "skip_reading_prefix_cache", "extra_args", "structured_outputs",
 }  # fmt: skip
 
 WITHOUT_MEANING = {
@@ -31,13 +31,12 @@ WITHOUT_MEANING = {
 TOP_LEVEL_HONOURED = {
     "token_ids", "sampling_params", "request_id", "features", "model", "return_token_ids",
     "output_mode", "stream", "stream_options", "cache_salt", "kv_transfer_params",
-    "ec_transfer_params", "resume_token_ids",
+    "ec_transfer_params", "resume_token_ids", "reasoning_ended", "reasoning_end",
 }  # fmt: skip
 TOP_LEVEL_REFUSED = {"content_parts", "priority"}
 TOP_LEVEL_WITHOUT_MEANING = {
     "token_offsets": "informative (wire-protocol 2.1)",
-    "reasoning_ended": "about structured output, which is refused",
-    "reasoning_parser_kwargs": "about structured output, which is refused",
+    "reasoning_parser_kwargs": "render says what ends the reasoning (reasoning_end)",
 }
 
 

@@ -38,3 +38,13 @@ def detect(template: str) -> str:
     if "my thought process" in template:
         return "granite"
     return ""
+
+
+def choose(name: str, template: str) -> type[ReasoningParser] | None:
+    """The parser of a setting: a name, `auto` for what the template calls for, "" for none.
+
+    Raises:
+        InvalidRequest: there is no parser of that name.
+    """
+    name = detect(template) if name == "auto" else name
+    return find(name) if name else None

@@ -33,6 +33,11 @@ class ReasoningParser(PlainState):
     def push(self, text: str) -> Split:
         """Take more text in order."""
 
+    @property
+    def open_until(self) -> str:
+        """The text that ends the reasoning where it is open from the first token, else ""."""
+        return ""
+
     def lane(self) -> Lane | None:
         """The short way for most text in this state, None where there is none."""
         return None

@@ -49,6 +49,12 @@ class ThinkParser(ReasoningParser):
             self._phase, text = "answer", found.after
         return Split(reasoning, text if self._phase == "answer" else "")
 
+    @property
+    def open_until(self) -> str:
+        """The closing tag, where the prompt or the model's habit opens the reasoning."""
+        implied = self._phase == "undecided" and self.implicit
+        return self.end if self._phase == "reasoning" or implied else ""
+
     def lane(self) -> Lane | None:
         """Reasoning runs to the first sign of its end, the answer to the last token."""
         if self._held or self._phase == "undecided":

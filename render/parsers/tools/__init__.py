@@ -45,3 +45,13 @@ def find(name: str) -> type[ToolParser]:
 def detect(template: str) -> str:
     """The parser that a template's own text calls for, "" for none."""
     return next((name for sign, name in _SIGNS if sign in template), "")
+
+
+def choose(name: str, template: str) -> type[ToolParser] | None:
+    """The parser of a setting: a name, `auto` for what the template calls for, "" for none.
+
+    Raises:
+        InvalidRequest: there is no parser of that name.
+    """
+    name = detect(template) if name == "auto" else name
+    return find(name) if name else None

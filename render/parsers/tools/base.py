@@ -54,6 +54,19 @@ class ToolParser(PlainState):
         if self._mode not in self.modes or self.count < 0:
             raise ValueError("not a state of this parser")
 
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """The structural tag's format of an answer that is nothing but calls.
+
+        Args:
+            functions: name and parameters' JSON schema of each that may be called.
+            single: exactly one call.
+
+        Returns:
+            None where calls of this kind cannot be forced.
+        """
+        return None
+
     @abstractmethod
     def push(self, text: str) -> ToolDelta:
         """Take more text in order."""
@@ -89,6 +102,23 @@ class ToolParser(PlainState):
     def more(self, arguments: str) -> dict[str, Any]:
         """The delta that continues the newest call."""
         return {"index": self.count - 1, "function": {"arguments": arguments}}
+
+
+def tag(begin: str, schema: Any, end: str, style: str = "json") -> dict[str, Any]:
+    """A part of a structural tag: arguments between fixed texts."""
+    content = {"type": "json_schema", "json_schema": schema, "style": style}
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def separated(tags: list[dict[str, Any]], separator: str, *, single: bool) -> dict[str, Any]:
+    """A part of a structural tag: one or more of these tags."""
+    return {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": single,
+    }
 
 
 def merge(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from render.parsers.json_values import JsonValue
 from render.parsers.lane import Lane
 from render.parsers.scan import Markers
-from render.parsers.tools.base import ToolDelta, ToolParser
+from render.parsers.tools.base import ToolDelta, ToolParser, separated, tag
 
 _ALL = "<\uff5ctool▁calls▁begin\uff5c>"
 _ALL_END = "<\uff5ctool▁calls▁end\uff5c>"
@@ -94,3 +94,10 @@ class DeepSeekV3(ToolParser):
             return ""
         self._mode = "text"
         return found.after
+
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """Calls in V3.1's form between the outer markers."""
+        tags = [tag(f"{_ONE}{name}{_SEP}", schema, _ONE_END) for name, schema in functions]
+        calls = separated(tags, "", single=single)
+        return {"type": "tag", "begin": _ALL, "content": calls, "end": _ALL_END}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from render.parsers.lane import Lane
 from render.parsers.scan import markers
-from render.parsers.tools.base import ToolDelta, ToolParser
+from render.parsers.tools.base import ToolDelta, ToolParser, separated, tag
 
 _START = "<|channel|>commentary to=functions."
 _MESSAGE = "<|message|>"
@@ -65,3 +66,12 @@ class GptOss(ToolParser):
         if self._mode == "arguments":
             return ToolDelta("", [self.more(held)] if held else [])
         return ToolDelta(held if self._mode == "text" else "", [])
+
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """A message per call."""
+        tags = [
+            tag(f"{_START}{name} <|constrain|>json{_MESSAGE}", schema, "<|call|>")
+            for name, schema in functions
+        ]
+        return separated(tags, "<|start|>assistant", single=single)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from render.parsers.lane import Lane
-from render.parsers.tools.base import ToolDelta
-from render.parsers.tools.marked_json import MarkedJson
+from render.parsers.tools.base import ToolDelta, separated, tag
+from render.parsers.tools.marked_json import MarkedJson, named
 
 _TAG = "<|python_tag|>"
 
@@ -39,3 +39,12 @@ class Llama3Json(MarkedJson):
     def lane(self) -> Lane | None:
         """As `MarkedJson`, once the first character has said what the answer is."""
         return super().lane() if self._begun else None
+
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """Bare objects."""
+        tags = [
+            tag(named(name).replace('"arguments": ', '"parameters": '), schema, "}")
+            for name, schema in functions
+        ]
+        return separated(tags, "; ", single=single)

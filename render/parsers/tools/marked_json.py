@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from render.parsers.json_calls import JsonCall
 from render.parsers.lane import Lane
 from render.parsers.scan import markers
-from render.parsers.tools.base import ToolDelta, ToolParser
+from render.parsers.tools.base import ToolDelta, ToolParser, separated, tag
 
 _BETWEEN = " \t\r\n,[];"
 
@@ -109,6 +110,15 @@ class Hermes(MarkedJson):
     end = "</tool_call>"
     tokens = ("<tool_call>", "</tool_call>")
 
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """One call per pair of tags."""
+        tags = [
+            tag(f"<tool_call>\n{named(name)}", schema, "}\n</tool_call>")
+            for name, schema in functions
+        ]
+        return separated(tags, "\n", single=single)
+
 
 class Granite(MarkedJson):
     """`<|tool_call|>[{"name": ..., "arguments": {...}}]`."""
@@ -116,3 +126,21 @@ class Granite(MarkedJson):
     starts = ("<|tool_call|>", "<tool_call>")
     end = "</tool_call>"
     tokens = ("<|tool_call|>", "<tool_call>", "</tool_call>")
+
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """A list of calls."""
+        return in_list("<|tool_call|>", functions, single=single)
+
+
+def named(name: str) -> str:
+    """The beginning of a call's object, up to its arguments."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": '
+
+
+def in_list(mark: str, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any]:
+    """A marker and a list of calls after it."""
+    calls = separated([tag(named(n), schema, "}") for n, schema in functions], ", ", single=single)
+    opening = {"type": "const_string", "value": mark + "["}
+    closing = {"type": "const_string", "value": "]"}
+    return {"type": "sequence", "elements": [opening, calls, closing]}

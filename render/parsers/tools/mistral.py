@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from render.parsers.json_values import JsonValue
 from render.parsers.lane import Lane
-from render.parsers.tools.marked_json import MarkedJson
+from render.parsers.tools.marked_json import MarkedJson, in_list
 
 _NAME = re.compile(r"\s*([\w.\-]+)(?:\[CALL_ID\][\w\-]*)?(?:\[ARGS\])?\s*(?=\{)")
 _NAME_BEGUN = re.compile(r"\s*[\w.\-]{0,512}(?:\[[A-Z_]{0,8}\]?[\w\-]*)*\[?\s*$")
@@ -64,3 +65,8 @@ class Mistral(MarkedJson):
         if self._mode == "arguments" and not self._held and self._value.open:
             return Lane("arguments", take=self._value.take)
         return super().lane()
+
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """A list of calls, which every generation of the format reads."""
+        return in_list("[TOOL_CALLS]", functions, single=single)

@@ -8,7 +8,7 @@ from typing import Any
 
 from render.parsers.lane import Lane
 from render.parsers.scan import Markers
-from render.parsers.tools.base import ToolDelta, ToolParser
+from render.parsers.tools.base import ToolDelta, ToolParser, separated, tag
 
 _OPENINGS = Markers(["<tool_call>", "<function="])
 _INSIDE = Markers(["<parameter=", "</function>", "</tool_call>"])
@@ -141,6 +141,20 @@ class Qwen3Coder(ToolParser):
         self._parameters += 1
         self._value = ""
         self._mode = "inside"
+
+    @classmethod
+    def forced(cls, functions: Sequence[tuple[str, Any]], *, single: bool) -> dict[str, Any] | None:
+        """One call per pair of tags, its parameters in tags of their own."""
+        tags = [
+            tag(
+                f"<tool_call>\n<function={name}>\n",
+                schema,
+                "</function>\n</tool_call>",
+                "qwen_xml",
+            )
+            for name, schema in functions
+        ]
+        return separated(tags, "\n", single=single)
 
     def _schema(self) -> dict[str, Any]:
         for tool in self.tools:
