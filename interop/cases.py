@@ -48,6 +48,11 @@ class Case(NamedTuple):
     path: str
     body: Body
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """A Messages request has its id here alone."""
+        return {"X-Request-Id": f"r{self.number}"} if self.path == MESSAGES else {}
+
 
 Maker = Callable[[random.Random, Family], tuple[str, Body]]
 
@@ -59,7 +64,7 @@ def cases(family: Family, count: int) -> Iterator[Case]:
         rng = random.Random(f"{family.name} {number}")
         kind, maker = makers[number % len(makers)]
         path, body = maker(rng, family)
-        if kind != "bad input":
+        if kind != "bad input" and path != MESSAGES:  # whose requests have no id of their own
             body = {"request_id": f"r{number}", **body}
         if path == MESSAGES or rng.random() < 0.3:
             body.setdefault("model", SERVED)
@@ -138,7 +143,7 @@ def _image_options(rng: random.Random, family: Family) -> tuple[str, Body]:
         case 0:
             for part in content:
                 if part.get("type") != "text":
-                    part["uuid"] = f"picture-{rng.randrange(100)}"
+                    part["uuid"] = f"picture-{rng.getrandbits(48):x}"
         case 1:
             body["mm_payload"] = "none"
         case 2:
@@ -147,7 +152,7 @@ def _image_options(rng: random.Random, family: Family) -> tuple[str, Body]:
         case 3:
             body["return_token_offsets"] = True
         case 4:
-            part = {"type": "image_url", "image_url": None, "uuid": "seen-before"}
+            part = {"type": "image_url", "image_url": None, "uuid": f"{rng.getrandbits(48):x}"}
             body["messages"][-1]["content"] = [part, {"type": "text", "text": "?"}]
     return path, body
 

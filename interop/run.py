@@ -77,7 +77,7 @@ async def _render(
     async def one(case: Case) -> list[Difference]:
         async with turn:
             mine, other = await asyncio.gather(
-                ask(http, ours + case.path, case.body), ask(http, theirs + case.path, case.body)
+                *(ask(http, base + case.path, case.body, case.headers) for base in (ours, theirs))
             )
             differences = compare(mine, other)
             if mine.status == 200:
@@ -90,11 +90,13 @@ async def _render(
         report.add(case, differences)
 
 
-async def ask(http: httpx.AsyncClient, url: str, body: object) -> Answer:
+async def ask(
+    http: httpx.AsyncClient, url: str, body: object, headers: dict[str, str] | None = None
+) -> Answer:
     """One request's answer; asked again where the server had closed an idle connection."""
     for attempt in range(3):
         try:
-            response = await http.post(url, json=body)
+            response = await http.post(url, json=body, headers=headers)
             break
         except httpx.RemoteProtocolError:
             if attempt == 2:

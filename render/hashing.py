@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
+
+if TYPE_CHECKING:
+    from render.video import Frames
 
 IMAGE_IO: dict[str, Any] = {"image_mode": "RGB", "rgba_background_color": (255, 255, 255)}
 """How an image whose mode is not RGB was converted; part of its identity."""
@@ -33,11 +36,49 @@ def image_hash(
     return media_hash("image", leaf, model_id=model_id, mm_processor_kwargs=mm_processor_kwargs)
 
 
-def media_hash(
-    modality: str, leaf: Any, *, model_id: str, mm_processor_kwargs: Mapping[str, Any] | None
+def video_hash(
+    data: bytes,
+    frames: Frames,
+    *,
+    model_id: str,
+    mm_processor_kwargs: Mapping[str, Any] | None,
 ) -> str:
-    """The hash of an item whose content is `leaf`, under its modality's own entry."""
-    entries: dict[str, Any] = {modality: _Entry(modality, leaf), "model_id": model_id}
+    """64 hex digits of a video and of the frames that were taken from it."""
+    info = frames.info
+    metadata = {
+        "total_num_frames": info.total,
+        "fps": info.fps,
+        "duration": info.duration,
+        "video_backend": "opencv",
+        "frames_indices": list(frames.indices),
+        "do_sample_frames": len(frames.indices) == info.total,
+    }
+    return media_hash(
+        "video",
+        data,
+        metadata=metadata,
+        model_id=model_id,
+        mm_processor_kwargs=mm_processor_kwargs,
+    )
+
+
+def media_hash(
+    modality: str,
+    leaf: Any,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    model_id: str,
+    mm_processor_kwargs: Mapping[str, Any] | None,
+) -> str:
+    """The hash of an item whose content is `leaf`, under its modality's own entry.
+
+    Args:
+        metadata: what besides the content makes the item.
+    """
+    content: Any = _Entry(modality, leaf)
+    if metadata is not None:
+        content = [content, dict(metadata)]
+    entries: dict[str, Any] = {modality: content, "model_id": model_id}
     if mm_processor_kwargs:
         entries["mm_processor_kwargs"] = dict(mm_processor_kwargs)
     hasher = blake3()

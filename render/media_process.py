@@ -143,7 +143,7 @@ def _image(family: Family, job: MediaJob) -> MediaResult:
 
 
 def _video(family: Family, job: MediaJob) -> MediaResult:
-    from render.hashing import media_hash
+    from render.hashing import video_hash
     from render.video import decode
 
     frames = decode(
@@ -152,7 +152,7 @@ def _video(family: Family, job: MediaJob) -> MediaResult:
         max_pixels=job.max_pixels,
         max_frames=job.max_frames,
     )
-    mm_hash = media_hash("video", job.data, model_id=job.model_id, mm_processor_kwargs=job.kwargs)
+    mm_hash = video_hash(job.data, frames, model_id=job.model_id, mm_processor_kwargs=job.kwargs)
     processed = family.video(frames, job.kwargs or {})
     return _result(family, mm_hash, processed.fields, processed.runs)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 from blake3 import blake3
 
-from render.hashing import image_hash
+from render.hashing import image_hash, video_hash
+from render.video import Frames, VideoInfo
 
 
 def framed(data: bytes) -> bytes:
@@ -79,3 +81,31 @@ def test_what_is_part_of_the_identity() -> None:
 def test_a_value_that_has_no_hash_is_a_type_error() -> None:
     with pytest.raises(TypeError):
         image_hash(DATA, converted=False, model_id="m", mm_processor_kwargs={"a": object()})
+
+
+def test_a_video_is_its_bytes_and_the_frames_taken_from_it() -> None:
+    info = VideoInfo(total=4, fps=2.0, width=8, height=8)
+
+    def found(indices: list[int]) -> str:
+        frames = Frames(np.zeros((len(indices), 8, 8, 3), np.uint8), indices, info)
+        return video_hash(DATA, frames, model_id="./tiny", mm_processor_kwargs=None)
+
+    pairs = {
+        "total_num_frames": framed(struct.pack("<q", 4)),
+        "fps": framed(struct.pack("<d", 2.0)),
+        "duration": framed(struct.pack("<d", 2.0)),
+        "video_backend": framed(b"opencv"),
+    }
+    value = b"\x02" + struct.pack("<Q", 6)
+    value += b"".join(framed(name.encode()) + leaf(raw) for name, raw in pairs.items())
+    indices = (
+        b"\x01"
+        + struct.pack("<Q", 2)
+        + b"".join(leaf(framed(struct.pack("<q", n))) for n in (0, 3))
+    )
+    value += framed(b"frames_indices") + indices
+    value += framed(b"do_sample_frames") + leaf(framed(b"\x00"))
+    video = b"\x01" + struct.pack("<Q", 2) + leaf(entry("video", leaf(framed(DATA)))) + value
+    expected = blake3(MODEL + entry("video", video)).hexdigest()
+    assert found([0, 3]) == expected
+    assert found([0, 1, 2, 3]) != expected
