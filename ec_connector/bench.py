@@ -12,8 +12,9 @@ import msgspec
 
 from ec_connector.config import EcConfig
 from ec_connector.connector import EcConnector
-from ec_connector.probe import probe_hash
+from ec_connector.probe import plain, probe_hash
 from protocol.deadline import Deadline
+from protocol.errors import TransferError
 from protocol.transfer import EcItem
 
 SIZES = (65536, 2**20, 16 * 2**20, 64 * 2**20)
@@ -24,12 +25,16 @@ _MIN_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Rounds of `in_flight` reads of `nbytes` at once: the median round."""
+    """Rounds of `in_flight` reads of `nbytes` at once: the median round.
+
+    `in_place`: nothing moved, the bytes were read where the peer has them.
+    """
 
     nbytes: int
     in_flight: int
     seconds: float
     rounds: int
+    in_place: bool
 
     @property
     def bytes_per_s(self) -> float:
@@ -70,6 +75,8 @@ async def run(
                 for nbytes in sizes
             ]
         )
+    except TransferError as error:
+        raise TransferError(plain(error.message), error.args[1]) from None
     finally:
         await connector.stop()
 
@@ -77,11 +84,12 @@ async def run(
 def show(measurements: Sequence[Measurement]) -> str:
     """The measurements as lines for a terminal."""
     lines = ["     size  in flight       time   throughput"]
-    lines += [
-        f"{found.nbytes / 2**20:6.2f} MiB  {found.in_flight:>9}  {found.seconds * 1e3:7.2f} ms  "
-        f"{found.bytes_per_s / 2**30:5.2f} GiB/s"
-        for found in measurements
-    ]
+    for found in measurements:
+        speed = "in place" if found.in_place else f"{found.bytes_per_s / 2**30:.2f} GiB/s"
+        lines.append(
+            f"{found.nbytes / 2**20:6.2f} MiB  {found.in_flight:>9}  {found.seconds * 1e3:7.2f} ms"
+            f"  {speed:>11}"
+        )
     return "\n".join(lines)
 
 
@@ -90,18 +98,19 @@ async def _measure(
 ) -> Measurement:
     item = EcItem(mm_hash=probe_hash(nbytes), peer_host=host, peer_port=port)
 
-    async def fetch() -> None:
-        async with connector.fetch(item, Deadline.after(_LIMIT_S)):
-            pass
+    async def fetch() -> bool:
+        async with connector.fetch(item, Deadline.after(_LIMIT_S)) as found:
+            return found.in_place
 
     async def move() -> float:
         started = time.perf_counter()
         await asyncio.gather(*(fetch() for _ in range(many)))
         return time.perf_counter() - started
 
+    in_place = await fetch()
     await move()
     rounds: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(rounds) < _MIN_ROUNDS:
         rounds.append(await move())
-    return Measurement(nbytes, many, statistics.median(rounds), len(rounds))
+    return Measurement(nbytes, many, statistics.median(rounds), len(rounds), in_place)

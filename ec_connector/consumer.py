@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -32,12 +32,14 @@ class Fetched:
     """An item, valid inside its context only.
 
     Attributes:
-        data: read-only bytes, possibly the producer's own memory.
+        data: read-only bytes.
+        in_place: they are where the producer has them; nothing was moved.
     """
 
     data: memoryview
     shape: tuple[int, ...]
     dtype: str
+    in_place: bool
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ class Consumer:
                 views = self._regions[grant.region].views(grant.spans)
                 data = views[0] if len(views) == 1 else memoryview(b"".join(views))
                 with _valid(data) as valid:
-                    yield Fetched(valid, grant.shape, grant.dtype)
+                    yield Fetched(valid, grant.shape, grant.dtype, in_place=len(views) == 1)
             return
         peer, moved = await self._move(item, None, deadline)
         granted = moved.granted
@@ -100,14 +102,14 @@ class Consumer:
                 raise ValueError("a fetch without buffers has a destination")
             try:
                 with _valid(destination.buffer) as valid:
-                    yield Fetched(valid, granted.shape, granted.dtype)
+                    yield Fetched(valid, granted.shape, granted.dtype, in_place=False)
             finally:
                 destination.free()
             return
         done = False
         try:
             with _valid(moved.viewed) as valid:
-                yield Fetched(valid, granted.shape, granted.dtype)
+                yield Fetched(valid, granted.shape, granted.dtype, in_place=True)
             await self._confirm(peer, moved.lease, item)
             done = True
         finally:
@@ -176,7 +178,9 @@ class Consumer:
                 if not last:
                     await peer.drop(transport)
         raise failure or TransferError(
-            f"no transport in common with {item.peer_host}:{item.peer_port}", "transport_failed"
+            f"no transport in common with {item.peer_host}:{item.peer_port}, which has "
+            f"{_listed(peer.capabilities)} where this side has {_listed(self._transports)}",
+            "transport_failed",
         )
 
     async def _move_by(
@@ -299,6 +303,10 @@ class Consumer:
                 "expired",
                 (item.mm_hash,),
             )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
 def _named(error: TransferError, item: EcItem) -> TransferError:

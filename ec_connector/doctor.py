@@ -9,7 +9,7 @@ import msgspec
 
 from ec_connector.config import EcConfig
 from ec_connector.connector import EcConnector
-from ec_connector.probe import probe_hash
+from ec_connector.probe import plain, probe_hash
 from ec_connector.transports import known
 from protocol.deadline import Deadline
 from protocol.errors import TriptychError
@@ -30,6 +30,7 @@ class Finding:
         first_s: the first small read, connections included.
         latency_s: a small read, the best of several.
         bytes_per_s: of a read of 8 MiB, the best of several.
+        in_place: nothing moves: this side reads the peer's memory where it is.
         reason: why it does not work, "" where it does.
     """
 
@@ -37,6 +38,7 @@ class Finding:
     first_s: float = 0.0
     latency_s: float = 0.0
     bytes_per_s: float = 0.0
+    in_place: bool = False
     reason: str = ""
 
     @property
@@ -71,15 +73,20 @@ async def run(host: str, port: int, config: EcConfig) -> Examination:
 
 def show(examination: Examination) -> str:
     """The examination as lines for a terminal."""
-    lines = [f"{examination.host}:{examination.port}"]
+    where = f"{examination.host}:{examination.port}"
+    reasons = {found.reason for found in examination.findings}
+    if not examination.reachable and len(reasons) == 1:  # it is not about the transports
+        return f"nothing can be read from {where}: {reasons.pop()}"
+    lines = [where]
     for found in examination.findings:
         if found.works:
+            speed = f"{found.bytes_per_s / 2**30:8.2f} GiB/s"
             lines.append(
-                f"  {found.transport:<8} {found.bytes_per_s / 2**30:8.2f} GiB/s  "
+                f"  {found.transport:<8} {'in place' if found.in_place else speed:>14}  "
                 f"latency {found.latency_s * 1e6:7.0f} us  first read {found.first_s * 1e3:7.1f} ms"
             )
         else:
-            lines.append(f"  {found.transport:<8} does not work: {' '.join(found.reason.split())}")
+            lines.append(f"  {found.transport:<8} does not work: {found.reason}")
     return "\n".join(lines)
 
 
@@ -94,18 +101,19 @@ async def _examine(transport: str, host: str, port: int, config: EcConfig) -> Fi
     connector = EcConnector(settings, "doctor")
     try:
         await connector.start()
-        first = await _seconds(connector, host, port, _SMALL)
-        small = [await _seconds(connector, host, port, _SMALL) for _ in range(_REPEATS)]
-        large = [await _seconds(connector, host, port, _LARGE) for _ in range(_REPEATS)]
+        first, in_place = await _read(connector, host, port, _SMALL)
+        small = [(await _read(connector, host, port, _SMALL))[0] for _ in range(_REPEATS)]
+        large = [(await _read(connector, host, port, _LARGE))[0] for _ in range(_REPEATS)]
     except TriptychError as error:
-        return Finding(transport, reason=error.message)
+        return Finding(transport, reason=plain(error.message))
     finally:
         await connector.stop()
-    return Finding(transport, first, min(small), _LARGE / min(large))
+    return Finding(transport, first, min(small), _LARGE / min(large), in_place)
 
 
-async def _seconds(connector: EcConnector, host: str, port: int, nbytes: int) -> float:
+async def _read(connector: EcConnector, host: str, port: int, nbytes: int) -> tuple[float, bool]:
+    """Seconds of a read, and whether the bytes stayed where they were."""
     started = time.perf_counter()
     item = EcItem(mm_hash=probe_hash(nbytes), peer_host=host, peer_port=port)
-    async with connector.fetch(item, Deadline.after(_LIMIT_S)):
-        return time.perf_counter() - started
+    async with connector.fetch(item, Deadline.after(_LIMIT_S)) as found:
+        return time.perf_counter() - started, found.in_place

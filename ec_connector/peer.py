@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from dataclasses import dataclass
 
@@ -126,7 +127,7 @@ class Peer(FrameProtocol):
             if isinstance(error, TimeoutError):
                 raise _unreachable(address, f"no answer within {limit:.1f} s") from None
             if isinstance(error, OSError):
-                raise _unreachable(address, error.strerror or str(error)) from None
+                raise _unreachable(address, _said(error)) from None
             raise
         peer.capabilities = welcome.transports
         handshake = peer._handshake
@@ -338,6 +339,13 @@ class Peer(FrameProtocol):
         self._renewals[renewal_id] = renewal
         self.send(Renew(renewal_id, tuple(lease.id for lease in leases)))
         return renewal
+
+
+def _said(error: OSError) -> str:
+    """What the system says, without the address that the library repeats."""
+    if error.errno is not None and error.errno > 0:  # those of name resolution are negative
+        return os.strerror(error.errno).lower()
+    return error.strerror or str(error)
 
 
 def _unreachable(address: tuple[str, int], why: str) -> TransferError:

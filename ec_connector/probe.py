@@ -17,12 +17,18 @@ from ec_connector.store import Entry
 from protocol.errors import TransferError
 
 _NAME = re.compile(r"triptych-probe-([0-9]{1,12})")
+_MENTION = re.compile(r"item triptych-probe-\d+: ")
 _MOST_OF_THE_STORE = 0.5
 
 
 def probe_hash(nbytes: int) -> str:
     """The hash of the probe of this size."""
     return f"triptych-probe-{nbytes}"
+
+
+def plain(message: str) -> str:
+    """An error's message without the probe's name, on one line."""
+    return " ".join(_MENTION.sub("", message).split())
 
 
 def prepare(holder: Holder, region: Region, mm_hash: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,6 +43,7 @@ def doctor(
     """Say which transports reach a peer and how fast, or work here, and why the others do not."""
     import asyncio
 
+    _hush()
     config = _config(host, cluster_token, "")
     if peer is not None:
         from ec_connector.doctor import run, show
@@ -73,8 +75,14 @@ def bench(
 
     from ec_connector.bench import run, show
 
+    _hush()
     config = _config(host, cluster_token, transports)
     typer.echo(show(asyncio.run(run(*_address(peer), config, seconds=seconds))))
+
+
+def _hush() -> None:
+    """Keep UCX's remarks on variables that others set out of the answer."""
+    os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")
 
 
 def _config(host: str | None, cluster_token: str | None, transports: str) -> EcConfig:

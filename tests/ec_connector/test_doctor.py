@@ -21,6 +21,11 @@ async def test_it_tells_what_reaches_a_peer_and_why_the_rest_does_not(make: Make
     assert all(f.bytes_per_s > 0 and f.latency_s > 0 for f in by_name.values() if f.works)
     text = doctor.show(found)
     assert "GiB/s" in text
+    assert by_name["shm"].in_place
+    assert not by_name["tcp"].in_place
+    (line,) = [line for line in text.splitlines() if "shm" in line.split()]
+    assert "in place" in line  # a rate of what does not move would say nothing
+    assert "triptych-probe" not in text
     assert all(f.reason in text for f in by_name.values() if not f.works)
 
 
@@ -33,7 +38,9 @@ async def test_a_wrong_token_and_a_dead_peer_are_named(make: MakeConnector) -> N
         port = closed.getsockname()[1]
     found = await doctor.run("127.0.0.1", port, CONFIG)
     assert not found.reachable
-    assert f"127.0.0.1:{port}" in doctor.show(found)
+    assert doctor.show(found) == (
+        f"nothing can be read from 127.0.0.1:{port}: peer 127.0.0.1:{port}: connection refused"
+    )
 
 
 async def test_the_bench_measures_each_case(make: MakeConnector) -> None:
