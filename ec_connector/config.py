@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+from typing import Literal
 
 import msgspec
 
@@ -19,6 +20,8 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         host, port: where the exchange listens; port 0 picks a free one.
         advertise_host: the host that descriptors name, `host` where empty.
         capacity_bytes: size of the store's region.
+        memory: `pinned` locks the pages of the store and of other memory that is allocated here for
+            CUDA, which then copies from and to it at full speed; needs a CUDA device.
         cluster_token: the secret that peers prove to know; may be empty on loopback only.
         transports: names to use, best first; empty for all that are installed.
         allowed_hosts: hosts that unsigned descriptors may name.
@@ -42,6 +45,7 @@ class EcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = 0
     advertise_host: str = ""
     capacity_bytes: int = 512 * 2**20
+    memory: Literal["host", "pinned"] = "host"
     cluster_token: str = ""
     transports: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()

@@ -78,7 +78,7 @@ class EcConnector:
         )
         self._executor = ThreadPoolExecutor(config.threads, thread_name_prefix="ec")
         self._transports: dict[str, Transport] = {}
-        self._memory = Memory(self._transports)
+        self._memory = Memory(self._transports, pinned=config.memory == "pinned")
         self._describer = Describer(config, signer, self._epoch, self._memory)
         regions = self._memory.regions
         secret = Secret(config.cluster_token)
@@ -134,11 +134,17 @@ class EcConnector:
         """Take the memory, start the transports that work here, listen.
 
         Raises:
-            InvalidRequest: a setting that cannot work; names it.
+            InvalidRequest: a setting that cannot work; names it. Nothing is left open then.
         """
         self._config.check_usable()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
         classes, self.unavailable = load(self._config.transports)
-        started: list[Transport] = []
         for cls in classes:
             unwanted = None if self._config.transports else cls.unwanted()
             if unwanted is not None:
@@ -155,12 +161,13 @@ class EcConnector:
                         "ec.transports",
                     ) from None
             else:
-                started.append(transport)
+                self._transports[transport.name] = transport
         if not self._config.transports:
-            started.sort(key=lambda transport: transport.rank)
-        self._transports.update((transport.name, transport) for transport in started)
+            ordered = sorted(self._transports.items(), key=lambda item: item[1].rank)
+            self._transports.clear()
+            self._transports.update(ordered)
         self._memory.add("store", self.allocate(self._config.capacity_bytes))
-        for transport in started:
+        for transport in self._transports.values():
             await transport.ready()
         self._describer.port = await self._server.start()
         _log.info("exchange on %s:%d over %s", self.host, self.port, ", ".join(self._transports))

@@ -15,19 +15,29 @@ class Memory:
 
     Args:
         transports: filled before the first region is added.
+        pinned: lock the pages of what is allocated for CUDA.
     """
 
-    def __init__(self, transports: Mapping[str, Transport]) -> None:
+    def __init__(self, transports: Mapping[str, Transport], *, pinned: bool = False) -> None:
+        self._pinned = pinned
         self.regions: dict[int, Region] = {}
         self._transports = transports
         self._offered: dict[int, tuple[str, ...]] = {}
         self._allocated: list[SharedMemory | PrivateMemory] = []
 
     def allocate(self, nbytes: int) -> memoryview:
-        """Zeroed memory that every transport can read from."""
+        """Zeroed memory that every transport can read from.
+
+        Raises:
+            InvalidRequest: it cannot be pinned.
+        """
         shared = any(transport.maps_memory for transport in self._transports.values())
         memory = SharedMemory(nbytes) if shared else PrivateMemory(nbytes)
         self._allocated.append(memory)
+        if self._pinned:
+            from ec_connector.torch_adapter import pin
+
+            pin(address_of(memory.buffer), memory.nbytes)
         return memory.buffer[:nbytes]
 
     def add(self, name: str, buffer: memoryview) -> Region:
@@ -59,5 +69,9 @@ class Memory:
         """Give everything back."""
         self.regions.clear()
         for memory in self._allocated:
+            if self._pinned:
+                from ec_connector.torch_adapter import unpin
+
+                unpin(address_of(memory.buffer))
             memory.close()
         self._allocated.clear()

@@ -7,6 +7,8 @@ import ctypes
 import numpy as np
 import torch
 
+from protocol.errors import InvalidRequest
+
 
 def as_buffer(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor of any dtype.
@@ -44,3 +46,27 @@ def from_buffer(buffer: memoryview, shape: tuple[int, ...], dtype: str) -> torch
     array = (ctypes.c_uint8 * buffer.nbytes).from_address(owner.ctypes.data)
     setattr(array, "owner", owner)  # noqa: B010 (keeps the memory alive; ctypes has no such field)
     return torch.frombuffer(array, dtype=kind).reshape(shape)
+
+
+def pin(address: int, nbytes: int) -> None:
+    """Lock memory's pages and let CUDA know them, so that it copies them without staging.
+
+    Raises:
+        InvalidRequest: there is no CUDA device, or it refuses.
+    """
+    if not torch.cuda.is_available():
+        raise InvalidRequest("pinned memory needs a CUDA device", "ec.memory")
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    code = int(cudart.cudaHostRegister(address, nbytes, 0))
+    if code:
+        raise InvalidRequest(
+            f"CUDA does not pin {nbytes} bytes (error {code}): see the limit of locked memory",
+            "ec.memory",
+        )
+
+
+def unpin(address: int) -> None:
+    """Undo `pin`; harmless where that failed."""
+    if torch.cuda.is_available():
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        cudart.cudaHostUnregister(address)

@@ -5,6 +5,7 @@ import torch
 
 from ec_connector.torch_adapter import as_buffer, from_buffer
 from protocol.deadline import Deadline
+from protocol.errors import InvalidRequest
 from tests.ec_connector.conftest import MakeConnector
 
 
@@ -44,3 +45,27 @@ async def test_an_embedding_travels_as_a_tensor(make: MakeConnector) -> None:
     async with consumer.fetch(item, Deadline.after(5)) as got:
         arrived = from_buffer(got.data, got.shape, got.dtype).clone()
     assert torch.equal(arrived, embedding)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+async def test_pinned_memory_without_a_device_is_refused(make: MakeConnector) -> None:
+    with pytest.raises(InvalidRequest, match="CUDA device") as caught:
+        await make(memory="pinned")
+    assert caught.value.param == "ec.memory"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+async def test_a_pinned_store_serves_copies_from_the_device(
+    make: MakeConnector, transport: str
+) -> None:
+    settings = {"memory": "pinned", "transports": (transport,)}
+    producer, consumer = await make(**settings), await make(**settings)
+    assert from_buffer(producer.allocate(4096), (4096,), "uint8").is_pinned()
+    embedding = torch.randn(2048, 1024)
+    item = await producer.publish("h", as_buffer(embedding), shape=(2048, 1024), dtype="float32")
+    async with consumer.fetch(item, Deadline.after(5)) as got:
+        arrived = from_buffer(got.data, got.shape, got.dtype).to("cuda")
+        torch.cuda.synchronize()
+    assert torch.equal(arrived.cpu(), embedding)
