@@ -227,9 +227,15 @@ class Renderer:
         return msgspec.structs.replace(
             rendered,
             sampling_params=sampling,
-            reasoning_ended=True if off else None,
+            reasoning_ended=off or self._reasoning_closed(rendered.token_ids),
             reasoning_parser_kwargs=ReasoningParserKwargs(kwargs),
         )
+
+    def _reasoning_closed(self, ids: list[int]) -> bool:
+        if self._reasoning_parser is None:
+            return False
+        end = self.tokenizer.decode(ids[-_PROMPT_END:], skip_special_tokens=False)
+        return self._reasoning_parser(end).closed
 
     async def _finish(
         self,
