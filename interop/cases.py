@@ -64,7 +64,7 @@ def cases(family: Family, count: int) -> Iterator[Case]:
         rng = random.Random(f"{family.name} {number}")
         kind, maker = makers[number % len(makers)]
         path, body = maker(rng, family)
-        if kind != "bad input" and path != MESSAGES:  # whose requests have no id of their own
+        if path != MESSAGES:  # whose requests have no id of their own
             body = {"request_id": f"r{number}", **body}
         if path == MESSAGES or rng.random() < 0.3:
             body.setdefault("model", SERVED)

@@ -70,6 +70,11 @@ def sampling(given: dict[str, Any] | None) -> dict[str, Any]:
         if default is not msgspec.NODEFAULT
     }
     full |= {**_TYPE_DEFAULTS, **(given or {})}
+    constraints = full["structured_outputs"]
+    if isinstance(constraints, dict):  # which the reference writes with all that is not asked for
+        full["structured_outputs"] = {
+            name: value for name, value in constraints.items() if value not in (None, False)
+        }
     return {
         name: None if value in NOTHING.get(name, ()) else value
         for name, value in full.items()

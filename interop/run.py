@@ -98,7 +98,7 @@ async def ask(
         try:
             response = await http.post(url, json=body, headers=headers)
             break
-        except httpx.RemoteProtocolError:
+        except (httpx.RemoteProtocolError, httpx.ReadError):
             if attempt == 2:
                 raise
     try:

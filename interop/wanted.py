@@ -6,6 +6,7 @@ request and at both values. A difference that no rule covers fails the run.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -51,4 +52,93 @@ NOTHING: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Sampling parameters -> values that mean the same as null to every receiver."""
 
-WANTED: tuple[Wanted, ...] = ()
+
+def _has_string_part(case: Case, _difference: Difference) -> bool:
+    """Whether a message's parts include a plain string."""
+    messages = case.body.get("messages", ())
+    return any(
+        isinstance(part, str)
+        for message in messages
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+        for part in message["content"]
+    )
+
+
+def _spells_a_special_token(case: Case, _difference: Difference) -> bool:
+    return case.kind == "literals"
+
+
+def _has_uuid(case: Case, difference: Difference) -> bool:
+    """The reference's hash is the client's word; ours is a hash all the same."""
+    ours, theirs = difference.ours, difference.theirs
+    return '"uuid"' in json.dumps(case.body) and len(ours) == len(theirs)
+
+
+def _not_offered(_case: Case, difference: Difference) -> bool:
+    return str(difference.theirs).startswith("200") and bool(
+        re.match(r"400 BadRequestError: \w+ is not supported by this server", difference.ours)
+    )
+
+
+def _told(ours: str, theirs: str) -> Test:
+    """Both answers in short match these expressions."""
+    return lambda _case, difference: bool(
+        re.match(ours, str(difference.ours)) and re.match(theirs, str(difference.theirs))
+    )
+
+
+_AT = r"(\[\d+\]\.)?"
+
+WANTED: tuple[Wanted, ...] = (
+    Wanted(
+        "literal special tokens are text",
+        "Text of a user that spells a special token must not become one: it could take an image's "
+        "place or forge a turn. The prompt is longer, so less is left for the answer.",
+        "token_ids|sampling_params.max_tokens",
+        _spells_a_special_token,
+    ),
+    Wanted(
+        "mm_hash is of content, not the client's uuid",
+        "A client that names items could name another client's; a uuid is an alias at most.",
+        "features.mm_hashes.*",
+        _has_uuid,
+    ),
+    Wanted(
+        "is_embed in ranges with other tokens inside",
+        "An extension of ours that the reference ignores; without it such items cannot be told.",
+        r"features.mm_placeholders.*\.is_embed",
+        lambda _case, difference: difference.theirs is None,
+    ),
+    Wanted(
+        "cohere_format in every model's template arguments",
+        "The reference adds an argument of one vendor's template for all models.",
+        r"reasoning_parser_kwargs.chat_template_kwargs.cohere_format",
+        lambda _case, difference: difference.ours is None,
+    ),
+    Wanted(
+        "what our engine does not honour is refused by name",
+        "A parameter that would be ignored later is refused at once.",
+        "status",
+        _not_offered,
+    ),
+    Wanted(
+        "a token id outside the vocabulary is refused by render",
+        "The reference leaves it to the worker; the client learns it sooner here.",
+        "status",
+        _told("400 .*is out of vocabulary", "200"),
+    ),
+    Wanted(
+        "a plain string is a text part",
+        "The contract lists it; the reference's schema refuses it in some lists of parts.",
+        "status",
+        lambda case, difference: (
+            str(difference.ours).startswith("200") and _has_string_part(case, difference)
+        ),
+    ),
+    Wanted(
+        "a message needs content",
+        "A user's or system's message without content is a mistake that OpenAI's API refuses too.",
+        "status",
+        _told("400 .*message needs content", "200"),
+    ),
+)

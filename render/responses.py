@@ -109,9 +109,13 @@ def to_chat(request: ResponsesRequest) -> Converted:
 
 
 def with_transfer_params(request: ResponsesRequest, rendered: GenerateRequest) -> GenerateRequest:
-    """Transfer parameters at the top level too, as this endpoint alone has them (§2.8)."""
+    """Transfer parameters at the top level too, as this endpoint alone has them (§2.8).
+
+    It alone does not say whether the reasoning is over (§9.8).
+    """
     return msgspec.structs.replace(
         rendered,
+        reasoning_ended=None,
         kv_transfer_params=request.kv_transfer_params,
         ec_transfer_params=request.ec_transfer_params,
     )

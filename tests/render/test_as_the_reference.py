@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
+from protocol.deadline import Deadline
+from protocol.openai import ChatCompletionRequest
+from render.config import RenderConfig
+from render.features import Inline
+from render.renderer import Renderer
+from telemetry.render import RenderMetrics
+from tests.render import checkpoints
 from tests.render.asking import chat
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -49,3 +59,46 @@ async def test_a_data_url_without_base64_is_not_implemented(http: httpx.AsyncCli
     answer = await http.post("/v1/chat/completions/render", json=chat(part))
     assert answer.status_code == 501
     assert answer.json()["error"]["type"] == "NotImplementedError"
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "ended"),
+    [
+        ("", {}, False),
+        ("<think>\n", {}, False),
+        ("<think>\n\n</think>\n", {}, True),
+        ("<think>\n", {"include_reasoning": False}, True),
+        ("", {"chat_template_kwargs": {"enable_thinking": False}}, True),
+    ],
+)
+async def test_whether_the_prompt_has_ended_the_reasoning_is_told(
+    tmp_path: Path, end: str, fields: dict[str, object], ended: bool
+) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ messages[0].content }}" + end)
+    config = RenderConfig(model="m", reasoning_parser="qwen3", chat_template=str(template))
+    path = checkpoints.text_only(tmp_path)
+    renderer = Renderer(config, path, RenderMetrics(CollectorRegistry()))
+    request = ChatCompletionRequest(messages=[{"role": "user", "content": "x"}], **fields)
+    rendered = await renderer.chat(request, "id", Inline(), Deadline.after(30))
+    assert rendered.reasoning_ended is ended
+    assert rendered.sampling_params.skip_special_tokens is False
+
+
+async def test_special_tokens_are_kept_for_a_tool_parser_where_there_are_tools(
+    tmp_path: Path,
+) -> None:
+    config = RenderConfig(model="m", tool_parser="hermes", reasoning_parser="")
+    path = checkpoints.text_only(tmp_path)
+    renderer = Renderer(config, path, RenderMetrics(CollectorRegistry()))
+    tool = {"type": "function", "function": {"name": "f"}}
+
+    async def skips(**fields: object) -> bool:
+        messages = [{"role": "user", "content": "x"}]
+        request = ChatCompletionRequest(messages=messages, **fields)
+        rendered = await renderer.chat(request, "id", Inline(), Deadline.after(30))
+        return rendered.sampling_params.skip_special_tokens
+
+    assert await skips()
+    assert not await skips(tools=[tool])
+    assert await skips(tools=[tool], tool_choice="none")

@@ -38,6 +38,11 @@ class ReasoningParser(PlainState):
         """The text that ends the reasoning where it is open from the first token, else ""."""
         return ""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the prompt has ended the reasoning, so that the answer comes at once."""
+        return False
+
     def lane(self) -> Lane | None:
         """The short way for most text in this state, None where there is none."""
         return None

@@ -50,6 +50,11 @@ class ThinkParser(ReasoningParser):
         return Split(reasoning, text if self._phase == "answer" else "")
 
     @property
+    def closed(self) -> bool:
+        """Whether the last tag of the prompt is the closing one."""
+        return self._phase == "answer"
+
+    @property
     def open_until(self) -> str:
         """The closing tag, where the prompt or the model's habit opens the reasoning."""
         implied = self._phase == "undecided" and self.implicit
