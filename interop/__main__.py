@@ -14,11 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from interop import environment
+from interop import derender, environment
 from interop.codec import ReferenceCodec
 from interop.families import NAMES
 from interop.report import Report
 from interop.run import Settings, run_family
+
+ALL = (*NAMES, *derender.NAMES)
 
 UNAVAILABLE = 3
 """Exit status where the reference cannot be installed."""
@@ -40,7 +42,10 @@ def main() -> int:
         settings = Settings(command, codec, folder, options.requests, options.only)
         for family in options.families:
             started = time.monotonic()
-            report = asyncio.run(run_family(family, settings))
+            if family in derender.NAMES:
+                report = asyncio.run(derender.run_set(family, command, folder))
+            else:
+                report = asyncio.run(run_family(family, settings))
             reports.append(report)
             report.show(options.show, time.monotonic() - started)
     return 1 if any(report.failed for report in reports) else 0
@@ -49,8 +54,8 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m interop", description=__doc__)
     parser.add_argument(
-        "--families", nargs="+", choices=NAMES, default=NAMES, metavar="NAME",
-        help=f"of {', '.join(NAMES)}",
+        "--families", nargs="+", choices=ALL, default=ALL, metavar="NAME",
+        help=f"of {', '.join(ALL)}",
     )  # fmt: skip
     parser.add_argument("--requests", type=int, default=200, help="to render, per family")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of requests, to look closer")

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import httpx
 
 from interop import servers
+from interop.ask import ask
 from interop.cases import Case, Family, cases
 from interop.codec import ReferenceCodec
 from interop.compare import compare
-from interop.difference import Answer, Difference
+from interop.difference import Difference
 from interop.families import MAX_MODEL_LEN, setup
 from interop.report import Report
 
@@ -88,20 +89,3 @@ async def _render(
         chosen, await asyncio.gather(*(one(case) for case in chosen)), strict=True
     ):
         report.add(case, differences)
-
-
-async def ask(
-    http: httpx.AsyncClient, url: str, body: object, headers: dict[str, str] | None = None
-) -> Answer:
-    """One request's answer; asked again where the server had closed an idle connection."""
-    for attempt in range(3):
-        try:
-            response = await http.post(url, json=body, headers=headers)
-            break
-        except (httpx.RemoteProtocolError, httpx.ReadError):
-            if attempt == 2:
-                raise
-    try:
-        return Answer(response.status_code, response.json())
-    except ValueError:
-        return Answer(response.status_code, response.text)
