@@ -8,6 +8,7 @@ from protocol.errors import InvalidRequest
 from protocol.openai import ChatCompletionRequest
 from render.config import RenderConfig
 from render.families.base import Family
+from render.media_io import check_media_io
 from render.structured import chosen
 from render.template import RESERVED
 from render.tool_definitions import shown
@@ -24,8 +25,12 @@ def check_trusted(request: ChatCompletionRequest, config: RenderConfig, family: 
             "chat_template is refused unless the server runs with --trust-request-chat-template",
             "chat_template",
         )
-    if request.media_io_kwargs:
-        raise InvalidRequest("media_io_kwargs is not supported by this server", "media_io_kwargs")
+    if request.media_io_kwargs and not config.trust_request_mm_kwargs:
+        raise InvalidRequest(
+            "media_io_kwargs is refused unless the server runs with --trust-request-mm-kwargs",
+            "media_io_kwargs",
+        )
+    check_media_io(request.media_io_kwargs, family.placeholders)
     for name in request.mm_processor_kwargs or {}:
         if not config.trust_request_mm_kwargs:
             raise InvalidRequest(

@@ -18,6 +18,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         max_download_bytes: largest medium, in bytes, fetched or inline.
         max_image_pixels: largest image, in pixels, checked before it is decoded.
         max_frames: most frames sampled from one video.
+        max_audio_seconds: longest sound, checked before it is decoded.
         max_items: modality -> most items in one prompt; `default_max_items` for the others.
         connect_timeout_s, read_timeout_s: of one connection to a media host.
         fetch_timeout_s: of a whole download, redirects included.
@@ -31,6 +32,7 @@ class MediaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_download_bytes: int = 64 * 2**20
     max_image_pixels: int = 89_478_485
     max_frames: int = 768
+    max_audio_seconds: float = 600.0
     max_items: dict[str, int] = {}
     default_max_items: int = 64
     connect_timeout_s: float = 5.0
@@ -61,7 +63,7 @@ class RenderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         max_body_bytes: largest HTTP body.
         chat_template: path of a template that replaces the model's, or "".
         trust_request_chat_template: honour `chat_template` in requests.
-        trust_request_mm_kwargs: honour `mm_processor_kwargs` in requests.
+        trust_request_mm_kwargs: honour `mm_processor_kwargs` and `media_io_kwargs` in requests.
         default_chat_template_kwargs: beneath those of the request.
         generation_config: take sampling defaults from the model's generation_config.json.
         reasoning_parser, tool_parser: names, `auto`, or "" for none.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 if TYPE_CHECKING:
+    from render.audio import Samples
     from render.video import Frames
 
 IMAGE_IO: dict[str, Any] = {"image_mode": "RGB", "rgba_background_color": (255, 255, 255)}
@@ -22,7 +23,13 @@ _Update = Callable[[bytes], object]
 
 
 def image_hash(
-    data: bytes, *, converted: bool, model_id: str, mm_processor_kwargs: Mapping[str, Any] | None
+    data: bytes,
+    *,
+    converted: bool,
+    model_id: str,
+    mm_processor_kwargs: Mapping[str, Any] | None,
+    media_io_kwargs: Mapping[str, Any] | None = None,
+    background: tuple[int, int, int] = (255, 255, 255),
 ) -> str:
     """64 hex digits.
 
@@ -30,10 +37,37 @@ def image_hash(
         data: the image as uploaded.
         converted: whether its mode was not RGB.
         model_id: the model as it was named to the server.
-        mm_processor_kwargs: of the request, if it gave some.
+        mm_processor_kwargs, media_io_kwargs: of the request, if it gave some.
+        background: what shows through where the image is transparent.
     """
-    leaf = {"io_config": IMAGE_IO, "data": data} if converted else data
-    return media_hash("image", leaf, model_id=model_id, mm_processor_kwargs=mm_processor_kwargs)
+    io_config = {**IMAGE_IO, "rgba_background_color": background}
+    leaf = {"io_config": io_config, "data": data} if converted else data
+    return media_hash(
+        "image",
+        leaf,
+        model_id=model_id,
+        mm_processor_kwargs=mm_processor_kwargs,
+        media_io_kwargs=media_io_kwargs,
+    )
+
+
+def audio_hash(
+    samples: Samples,
+    *,
+    model_id: str,
+    mm_processor_kwargs: Mapping[str, Any] | None,
+    media_io_kwargs: Mapping[str, Any] | None = None,
+) -> str:
+    """64 hex digits of the samples that the model hears."""
+    leaf = {"dtype": str(samples.dtype), "shape": samples.shape, "data": samples.tobytes()}
+    return media_hash(
+        "audio",
+        leaf,
+        kind="ndarray",
+        model_id=model_id,
+        mm_processor_kwargs=mm_processor_kwargs,
+        media_io_kwargs=media_io_kwargs,
+    )
 
 
 def video_hash(
@@ -42,6 +76,7 @@ def video_hash(
     *,
     model_id: str,
     mm_processor_kwargs: Mapping[str, Any] | None,
+    media_io_kwargs: Mapping[str, Any] | None = None,
 ) -> str:
     """64 hex digits of a video and of the frames that were taken from it."""
     info = frames.info
@@ -59,6 +94,7 @@ def video_hash(
         metadata=metadata,
         model_id=model_id,
         mm_processor_kwargs=mm_processor_kwargs,
+        media_io_kwargs=media_io_kwargs,
     )
 
 
@@ -66,21 +102,26 @@ def media_hash(
     modality: str,
     leaf: Any,
     *,
+    kind: str = "",
     metadata: Mapping[str, Any] | None = None,
     model_id: str,
     mm_processor_kwargs: Mapping[str, Any] | None,
+    media_io_kwargs: Mapping[str, Any] | None = None,
 ) -> str:
     """The hash of an item whose content is `leaf`, under its modality's own entry.
 
     Args:
+        kind: what the content is, "" for the modality itself.
         metadata: what besides the content makes the item.
     """
-    content: Any = _Entry(modality, leaf)
+    content: Any = _Entry(kind or modality, leaf)
     if metadata is not None:
         content = [content, dict(metadata)]
     entries: dict[str, Any] = {modality: content, "model_id": model_id}
     if mm_processor_kwargs:
         entries["mm_processor_kwargs"] = dict(mm_processor_kwargs)
+    if media_io_kwargs:
+        entries["media_io_kwargs"] = dict(media_io_kwargs)
     hasher = blake3()
     for key in sorted(entries):
         _entry(hasher.update, key, entries[key])

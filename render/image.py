@@ -34,8 +34,10 @@ class Decoded(NamedTuple):
     converted: bool
 
 
-def decode(data: bytes, max_pixels: int) -> Decoded:
-    """Decode one image.
+def decode(
+    data: bytes, max_pixels: int, background: tuple[int, int, int] = (255, 255, 255)
+) -> Decoded:
+    """Decode one image; `background` shows through where it is transparent.
 
     Raises:
         InvalidRequest: it has too many pixels, or is not an image that can be decoded.
@@ -54,7 +56,7 @@ def decode(data: bytes, max_pixels: int) -> Decoded:
             image.load()
             if image.mode == "RGB":
                 return Decoded(image, False)
-            return Decoded(_rgb(image), True)
+            return Decoded(_rgb(image, background), True)
         except _BROKEN:
             raise InvalidRequest("the image is truncated or damaged") from None
 
@@ -66,11 +68,11 @@ def _open(data: bytes) -> Image.Image:
         raise InvalidRequest("the data is not an image in a supported format") from None
 
 
-def _rgb(image: Image.Image) -> Image.Image:
+def _rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:
     if image.mode != "RGBA":
         if image.mode not in ("LA", "PA") and "transparency" not in image.info:
             return image.convert("RGB")
         image = image.convert("RGBA")
-    flat = Image.new("RGB", image.size, (255, 255, 255))
+    flat = Image.new("RGB", image.size, background)
     flat.paste(image, mask=image.getchannel("A"))
     return flat

@@ -18,6 +18,7 @@ TABLE: dict[str, str] = {
     "qwen3_vl_moe": "render.families.qwen_vl:QwenVl",
     "qwen3_5": "render.families.qwen_vl:QwenVl",
     "qwen3_5_moe": "render.families.qwen_vl:QwenVl",
+    "qwen2_audio": "render.families.qwen2_audio:Qwen2Audio",
     "llava": "render.families.llava:Llava",
     "llava_onevision": "render.families.llava_onevision:LlavaOneVision",
     "gemma3": "render.families.gemma3:Gemma3",

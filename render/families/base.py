@@ -1,7 +1,7 @@
 """What render must know of a model family: its placeholders, and how a medium becomes tensors.
 
 A family is built twice: in the server, where it names placeholders, and in each process of the
-media pool, where `load` prepares its processor and `image` and `video` run it.
+media pool, where `load` prepares its processor and `image`, `video` and `audio` run it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from protocol.items import Field
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from render.audio import Samples
     from render.video import Frames, VideoInfo
 
 
@@ -85,6 +86,9 @@ class Family(ABC):
     mm_kwargs: ClassVar[frozenset[str]] = frozenset()
     """`mm_processor_kwargs` that a trusted request may set."""
 
+    sample_rate: int = 16_000
+    """Samples per second of the sounds that the model hears."""
+
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
 
@@ -107,3 +111,7 @@ class Family(ABC):
     def video(self, frames: Frames, kwargs: Mapping[str, Any]) -> Processed:
         """Process the sampled frames of one video; raises as `image` does."""
         raise ValueError("this model takes no videos")
+
+    def audio(self, samples: Samples, kwargs: Mapping[str, Any]) -> Processed:
+        """Process one sound, float32 [samples] at `sample_rate`; raises as `image` does."""
+        raise ValueError("this model takes no audio")

@@ -15,7 +15,7 @@ from PIL.Image import Image
 
 from protocol.items import Batched, Factory, Field, Flat, Tensor
 from render.families.base import Checkpoint, Family, Placeholder, Processed, Run
-from render.families.tensors import from_numpy, from_torch
+from render.families.tensors import from_numpy, from_torch, model_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -87,19 +87,12 @@ class HfProcessorFamily(Family):
 
         factory: Factory
         if value.is_floating_point():
-            value = value.to(getattr(torch, self.dtype))
+            value = value.to(getattr(torch, model_dtype(self.checkpoint.config)))
         if kind == "flat":
             factory = Flat([[[0, value.shape[0], None]]])
         else:
             value, factory = value[0], Batched(keep_on_cpu=kind == "metadata")
         return Field(from_torch(value), factory)
-
-    @property
-    def dtype(self) -> str:
-        """The model's dtype by config.json; bfloat16 where it does not say."""
-        config = self.checkpoint.config
-        found = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
-        return str(found).removeprefix("torch.")
 
     def runs(self, ids: Sequence[int]) -> tuple[Run, ...]:
         """The tokens of an item, run by run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,3 +31,9 @@ def from_torch(tensor: torch.Tensor) -> Tensor:
 def grid(values: tuple[int, ...]) -> Tensor:
     """A short int64 vector, such as a grid's [t, h, w]."""
     return from_numpy(np.array(values, dtype=np.int64))
+
+
+def model_dtype(config: Mapping[str, Any]) -> str:
+    """The model's dtype by config.json; bfloat16 where it does not say."""
+    found = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    return str(found).removeprefix("torch.")

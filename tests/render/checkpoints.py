@@ -123,6 +123,52 @@ def qwen_vl(path: Path, model_type: str, patch_size: int, **changes: Any) -> Pat
     return path
 
 
+AUDIO_TEMPLATE = """\
+{%- for m in messages %}
+{{- '<|im_start|>' + m.role + '\\n' }}
+{%- if m.content is string %}{{- m.content }}
+{%- else %}
+{%- for part in m.content %}
+{%- if part.type == 'audio' %}{{- '<|audio_bos|><|AUDIO|><|audio_eos|>' }}
+{%- elif 'text' in part %}{{- part.text }}
+{%- endif %}
+{%- endfor %}
+{%- endif %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+
+
+def qwen2_audio(path: Path) -> Path:
+    """The small files of a Qwen2-Audio checkpoint that hears two seconds."""
+    path.mkdir(parents=True, exist_ok=True)
+    special = [
+        "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|audio_bos|>", "<|AUDIO|>",
+        "<|audio_eos|>",
+    ]  # fmt: skip
+    ids = byte_level(path, special, [])
+    write(
+        path,
+        "config.json",
+        {
+            "model_type": "qwen2_audio",
+            "audio_token_index": ids["<|AUDIO|>"],
+            "audio_config": {},
+            "dtype": "bfloat16",
+            "text_config": {"max_position_embeddings": 2048},
+        },
+    )
+    extractor = {
+        "feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 16, "n_fft": 400,
+        "hop_length": 160, "chunk_length": 2, "n_samples": 32000, "nb_max_frames": 200,
+        "sampling_rate": 16000, "padding_value": 0.0, "return_attention_mask": True,
+        "processor_class": "Qwen2AudioProcessor",
+    }  # fmt: skip
+    write(path, "preprocessor_config.json", extractor)
+    (path / "chat_template.jinja").write_text(AUDIO_TEMPLATE)
+    return path
+
+
 def text_only(path: Path, model_type: str = "qwen3") -> Path:
     """A text model's small files, with a template that knows only strings."""
     path.mkdir(parents=True, exist_ok=True)
