@@ -77,6 +77,10 @@ class StreamSet(NamedTuple):
         self.make(path, list(self.special), list(self.plain))
         config = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **TEXT}
         write(path, "config.json", config)
+        write(path, "tokenizer_config.json", {
+            "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.special[0],
+            "additional_special_tokens": list(self.special),
+        })  # fmt: skip
         (path / "chat_template.jinja").write_text(
             "{% for m in messages %}{{ m.role + '\\n' + (m.content or '') + '\\n' }}{% endfor %}"
         )

@@ -197,12 +197,12 @@ class GenerateChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer when `stream` is off; every key is always there."""
+    """The answer when `stream` is off; we always write every key, and read less."""
 
     request_id: str
-    model: str
-    created: int
-    usage: Usage
+    model: str | None = None
+    created: int | None = None
+    usage: Usage | None = None
     choices: list[GenerateChoice]
     prompt_logprobs: list[Any] | None = None
     prompt_token_id_logprobs: str | None = None
