@@ -21,6 +21,7 @@ from protocol.derender import Derenderer
 from protocol.errors import InvalidRequest, NotFound
 from protocol.ids import is_valid_id, new_id
 from protocol.rpc import RenderEndpoint
+from serving import trace_context
 from telemetry.coordinator import CoordinatorMetrics
 from telemetry.traces import Tracer
 
@@ -79,7 +80,8 @@ class Front:
         """
         declared = request.headers.get("content-length", "")
         ticket = self.admission.enter(int(declared) if declared.isdigit() else 0)
-        receipt = Receipt(endpoint, traceparent=request.headers.get("traceparent", ""))
+        traceparent = trace_context.enter(request.headers.get(trace_context.HEADER))
+        receipt = Receipt(endpoint, traceparent=traceparent)
         receipt.on_first_token = ticket.first_token
         self.retries.budget.earn()
         return Visit(

@@ -26,6 +26,7 @@ from protocol.errors import (
     from_wire,
 )
 from protocol.rpc import ERROR_METADATA, Method
+from serving import trace_context
 from serving.rpc_server import MAX_ERROR_BYTES, MAX_MESSAGE_BYTES
 
 Req = TypeVar("Req")
@@ -57,7 +58,9 @@ class RpcChannel:
     def __init__(self, address: str, token: str) -> None:
         self.address = address
         self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata: tuple[tuple[str, str], ...] = (
+            (("authorization", f"Bearer {token}"),) if token else ()
+        )
         self._encode = msgspec.msgpack.Encoder().encode
 
     async def call(self, method: Method[Req, Rep], request: Req, deadline: Deadline) -> Rep:
@@ -70,7 +73,7 @@ class RpcChannel:
         message = self._message(method, request)
         with self._translated():
             rpc = self._channel.unary_unary(method.name, None, None)
-            body = await rpc(message, timeout=deadline.remaining(), metadata=self._metadata)
+            body = await rpc(message, timeout=deadline.remaining(), metadata=self._with_trace())
         return self._decode(method, body)
 
     async def stream(
@@ -83,7 +86,7 @@ class RpcChannel:
         message = self._message(method, request)
         with self._translated():
             rpc = self._channel.unary_stream(method.name, None, None)
-            call = rpc(message, timeout=deadline.remaining(), metadata=self._metadata)
+            call = rpc(message, timeout=deadline.remaining(), metadata=self._with_trace())
             try:
                 async for body in call:
                     yield self._decode(method, body)
@@ -93,6 +96,12 @@ class RpcChannel:
     async def close(self) -> None:
         """Close the connection; calls that still run are cancelled."""
         await self._channel.close(None)
+
+    def _with_trace(self) -> tuple[tuple[str, str], ...]:
+        traceparent = trace_context.current()
+        if not traceparent:
+            return self._metadata
+        return (*self._metadata, (trace_context.HEADER, traceparent))
 
     def _message(self, method: Method[Any, Any], request: Any) -> bytes:
         try:

@@ -27,6 +27,7 @@ from protocol.errors import (
     to_wire,
 )
 from protocol.rpc import ERROR_METADATA, Method
+from serving import trace_context
 from serving.auth import bearer, matches
 
 Req = TypeVar("Req")
@@ -73,7 +74,7 @@ class RpcServer:
 
         async def call(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             try:
-                self._check_token(context)
+                self._enter(context)
                 return encode(await handler(decode(body), _deadline(context)))
             except Exception as error:
                 await _abort(context, method, error)
@@ -89,7 +90,7 @@ class RpcServer:
             # write() instead of yield: a cancellation while a message is being sent would leave
             # a generator suspended, and the handler's clean-up to the garbage collector.
             try:
-                self._check_token(context)
+                self._enter(context)
                 async with _closing(handler(decode(body), _deadline(context))) as replies:
                     async for reply in replies:
                         await context.write(encode(reply))
@@ -128,10 +129,12 @@ class RpcServer:
         _, service, name = method.name.split("/")
         self._handlers.setdefault(service, {})[name] = handler
 
-    def _check_token(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    def _enter(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Check the caller's token; what it traces is traced here."""
+        metadata = dict(context.invocation_metadata() or ())
+        trace_context.enter(metadata.get(trace_context.HEADER))
         if not self._tokens:
             return
-        metadata = dict(context.invocation_metadata() or ())
         header = metadata.get("authorization")
         if not matches(bearer(header if isinstance(header, str) else None), self._tokens):
             raise Unauthorized("the cluster token is missing or wrong")

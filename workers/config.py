@@ -8,6 +8,7 @@ import msgspec
 
 from ec_connector.config import EcConfig
 from protocol.errors import InvalidRequest
+from telemetry.traces import Exporter
 
 WorkerRole = Literal["encode", "prefill", "decode", "prefill_decode", "all"]
 
@@ -46,6 +47,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         embedding_cache_bytes: embeddings kept for prompts that show the same item again.
         max_item_wait_s: longest wait for one embedding.
         request_timeout_s: longest time an HTTP request may take.
+        tracing, otlp_endpoint: where OpenTelemetry spans of calls go that a client traces.
         seed: of requests that bring none, None for a random one each.
     """
 
@@ -80,6 +82,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     embedding_cache_bytes: int = 64 * 2**20
     max_item_wait_s: float = 30.0
     request_timeout_s: float = 600.0
+    tracing: Exporter = "off"
+    otlp_endpoint: str = ""
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from serving.http import edge
 from serving.http_server import HttpServer
 from serving.rpc_server import RpcServer
 from telemetry.logs import logger
+from telemetry.traces import Tracer
 from telemetry.workers import WorkerMetrics
 from workers.assembly import Parts, assemble, load_model
 from workers.config import WorkerConfig
@@ -44,6 +45,7 @@ class WorkerServer:
         require_token_beyond_loopback(config.host, config.cluster_token)
         self._config = config
         self._metrics = WorkerMetrics(registry or CollectorRegistry())
+        self._tracer = Tracer(config.tracing, config.otlp_endpoint)
         self._status = StatusBoard(self.status)
         self._parts: Parts | None = None
         self._rpc: RpcServer | None = None
@@ -123,6 +125,7 @@ class WorkerServer:
             # The engine first: its cache lies in the connector's memory.
             await parts.engine.stop()
             await parts.connector.stop()
+        await asyncio.to_thread(self._tracer.shutdown)
         self._parts = self._rpc = self._http = None
 
     def status(self) -> ReplicaStatus:
@@ -157,6 +160,7 @@ class WorkerServer:
             parts.connector,
             config.ec.lease_s,
             self._metrics,
+            self._tracer,
         ).register(self._rpc)
         return await self._rpc.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
@@ -32,7 +33,9 @@ from protocol.rpc import (
     TokenDelta,
 )
 from protocol.transfer import parse_kv_handoff
+from serving import trace_context
 from serving.rpc_server import RpcServer
+from telemetry.traces import SpanRecord, Tracer
 from telemetry.workers import WorkerMetrics
 from workers.generation import Generator
 from workers.publisher import Publisher
@@ -50,6 +53,7 @@ class WorkerService:
         connector: whose offers can be released.
         lease_s: how long KV blocks wait to be fetched.
         metrics: of this worker.
+        tracer: takes a span per call of a request that its client traces.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class WorkerService:
         connector: EcConnector,
         lease_s: float,
         metrics: WorkerMetrics,
+        tracer: Tracer,
     ) -> None:
         self._replica = replica
         self._status = status
@@ -69,6 +74,7 @@ class WorkerService:
         self._connector = connector
         self._lease_s = lease_s
         self._metrics = metrics
+        self._tracer = tracer
         self._offers = KeyOwners()
 
     def register(self, server: RpcServer) -> None:
@@ -93,14 +99,14 @@ class WorkerService:
 
     async def encode(self, call: EncodeCall, deadline: Deadline) -> Encoded:
         """Encode items and publish their embeddings; raises as `Publisher.encode` does."""
-        with counted(self._metrics, "encode", "encode"):
+        with self._call("encode", "encode"):
             if self._publisher is None:
                 raise wrong_role("encode", self._replica().role)
             return await self._publisher.encode(call, deadline)
 
     async def reserve(self, call: ReserveCall, _deadline: Deadline) -> Reserved:
         """Say who encodes items; raises as `Publisher.reserve` does."""
-        with counted(self._metrics, "reserve", "encode"):
+        with self._call("reserve", "encode"):
             if self._publisher is None:
                 raise wrong_role("reserve", self._replica().role)
             return self._publisher.reserve(call)
@@ -114,7 +120,7 @@ class WorkerService:
 
     async def prefill(self, request: GenerateRequest, deadline: Deadline) -> Prefilled:
         """Prefill and offer the KV blocks; raises as `Generator.prefill` does."""
-        with counted(self._metrics, "prefill", "prefill"):
+        with self._call("prefill", "prefill"):
             if self._generator is None:
                 raise wrong_role("prefill", self._replica().role)
             with self._offers.running(request.request_id) as call:
@@ -129,7 +135,7 @@ class WorkerService:
         self, request: GenerateRequest, deadline: Deadline
     ) -> AsyncIterator[TokenDelta]:
         """Generate; raises as `Generator.run` does."""
-        with counted(self._metrics, "generate", "decode"):
+        with self._call("generate", "decode"):
             if self._generator is None:
                 raise wrong_role("generate", self._replica().role)
             async with self._generator.run(request, deadline) as run:
@@ -140,6 +146,24 @@ class WorkerService:
         """Free the blocks of prefilled requests that nobody will fetch."""
         self._connector.retire([*call.keys, *self._offers.take(call.request_ids)])
         return Empty()
+
+    @contextmanager
+    def _call(self, call: str, stage: Stage) -> Iterator[None]:
+        """Count a call as `counted` does, and record its span."""
+        began, failed = time.time(), None
+        try:
+            with counted(self._metrics, call, stage):
+                yield
+        except BaseException as error:
+            failed = error.kind if isinstance(error, TriptychError) else "aborted"
+            raise
+        finally:
+            traceparent = trace_context.current()
+            if traceparent:
+                attributes = {"triptych.replica": self._replica().id}
+                name = f"triptych.worker.{call}"
+                span = SpanRecord(name, began, time.time(), attributes, failed)
+                self._tracer.record(span, (), traceparent)
 
 
 @contextmanager
