@@ -1,7 +1,7 @@
 """What the coordinator benchmark compares: our coordinator, and a plain proxy of four JSON calls.
 
-`python -m benchmarks.fronts coordinator|proxy ADDRESSES` prints its URL and serves until its
-standard input ends.
+`python -m benchmarks.fronts coordinator|proxy ADDRESSES [REQUESTS]` prints its URL and serves until
+its standard input ends; REQUESTS is how many the coordinator lets in at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from benchmarks.instant_stages import Addresses
+from coordinator.admission import AdmissionConfig
 from coordinator.config import CoordinatorConfig
 from coordinator.membership.static import StaticMembership
 from coordinator.server import CoordinatorServer
@@ -48,10 +49,11 @@ class Words:
         )
 
 
-async def coordinator(addresses: Addresses) -> None:
-    """Our coordinator over gRPC to the stages."""
+async def coordinator(addresses: Addresses, requests: int) -> None:
+    """Our coordinator over gRPC to the stages; lets in so many requests at once."""
     membership = StaticMembership(list(addresses.grpc.values()), "")
-    server = CoordinatorServer(CoordinatorConfig(port=0), membership, Words())
+    config = CoordinatorConfig(port=0, admission=AdmissionConfig(requests=requests))
+    server = CoordinatorServer(config, membership, Words())
     print(await server.start(), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await server.stop(0)
@@ -103,5 +105,6 @@ async def proxy(addresses: Addresses) -> None:
 
 if __name__ == "__main__":
     logs.configure("WARNING")
-    front = {"coordinator": coordinator, "proxy": proxy}[sys.argv[1]]
-    asyncio.run(front(msgspec.json.decode(sys.argv[2], type=Addresses)))
+    stages = msgspec.json.decode(sys.argv[2], type=Addresses)
+    requests = int(sys.argv[3]) if len(sys.argv) > 3 else AdmissionConfig().requests
+    asyncio.run(proxy(stages) if sys.argv[1] == "proxy" else coordinator(stages, requests))

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -115,7 +115,7 @@ class InstantReplica:
         server.add_unary(RENDER_RELEASE, self._release)
         server.add_unary(RESERVE, self._reserve)
         server.add_unary(ENCODE, self._encode)
-        server.add_unary(PREFILL, self._prefill)
+        server.add_unary(PREFILL, self.prefill)
         server.add_unary(KV_RELEASE, self._release)
         server.add_stream(GENERATE, self._generate)
 
@@ -151,7 +151,8 @@ class InstantReplica:
     async def _encode(self, call: EncodeCall, _deadline: Deadline) -> Encoded:
         return Encoded([item(one.mm_hash) for one in call.items], [False] * len(call.items))
 
-    async def _prefill(self, request: GenerateRequest, _deadline: Deadline) -> Prefilled:
+    async def prefill(self, request: GenerateRequest, _deadline: Deadline) -> Prefilled:
+        """One token, and blocks that nobody will fetch."""
         source = EcItem("kv", "127.0.0.1", 5601, secrets.token_hex(8))
         handoff = KvHandoff(source, len(request.token_ids), 16, (TOKENS[0],))
         return Prefilled([TokenDelta(0, TOKENS[:1])], kv_params(handoff), Usage())
@@ -199,10 +200,10 @@ async def derender_http(request: Request) -> Response:
     return JSONResponse({"choices": [{"index": 0, "message": message}]})
 
 
-async def main() -> None:
-    """Serve until standard input ends."""
+async def serve(make: Callable[[Role], InstantReplica] = InstantReplica) -> None:
+    """Serve one replica per role until standard input ends."""
     roles: tuple[Role, ...] = ("render", "encode", "prefill", "decode")
-    replicas = {role: InstantReplica(role) for role in roles}
+    replicas = {role: make(role) for role in roles}
     http = HttpServer(
         Starlette(
             routes=[
@@ -224,4 +225,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(serve())

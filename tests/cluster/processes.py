@@ -14,9 +14,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import httpx
 import psutil
@@ -34,8 +34,36 @@ class NotStarted(Exception):
     """A process ended, or said nothing, before it was ready; holds the end of its output."""
 
 
+class Child(Protocol):
+    """What is needed of a `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Spawn: TypeAlias = Callable[[Sequence[str], Path, Mapping[str, str]], Child]
+"""Starts `triptych` with arguments, a file for its output, and variables."""
+
+
+def spawn(arguments: Sequence[str], output: Path, environment: Mapping[str, str]) -> Child:
+    """A child process of this one."""
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "deploy.cli", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 class ServerProcess:
-    """One `triptych` command as a child process.
+    """One `triptych` command as a process.
 
     Args:
         name: what the log file and messages call it.
@@ -44,6 +72,7 @@ class ServerProcess:
         directory: for the log and the configuration.
         threads: torch and OpenMP threads.
         environment: more variables.
+        start: makes the process.
     """
 
     def __init__(
@@ -55,6 +84,7 @@ class ServerProcess:
         *,
         threads: int = 1,
         environment: Mapping[str, str] | None = None,
+        start: Spawn = spawn,
     ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
@@ -62,27 +92,18 @@ class ServerProcess:
         self.http = ""
         file = directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
-        command = [sys.executable, "-m", "deploy.cli", *arguments, "--config", str(file)]
-        with self.log.open("wb") as output:
-            self._popen = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=_environment(threads, environment or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        command = [*arguments, "--config", str(file)]
+        self._child = start(command, self.log, server_environment(threads, environment or {}))
 
     @property
     def pid(self) -> int:
         """The process's id."""
-        return self._popen.pid
+        return self._child.pid
 
     @property
     def running(self) -> bool:
         """Whether it has not ended."""
-        return self._popen.poll() is None
+        return self._child.poll() is None
 
     def ready(self, deadline: float, *, healthy: bool = True) -> None:
         """Wait until it has said where it is, and answers 200 on `/health`.
@@ -130,7 +151,7 @@ class ServerProcess:
     def terminate(self) -> None:
         """Ask it to drain and end; returns at once."""
         if self.running:
-            self._popen.send_signal(signal.SIGTERM)
+            self._child.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once, and what it started."""
@@ -140,7 +161,7 @@ class ServerProcess:
     def wait(self, seconds: float) -> int | None:
         """Its exit status, or None when it still runs after `seconds`."""
         try:
-            return self._popen.wait(seconds)
+            return self._child.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
@@ -168,8 +189,9 @@ class Processes:
     Use as a context manager. `start` returns at once; `ready` waits for all that are not ready.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, spawn: Spawn = spawn) -> None:
         self._directory = directory
+        self._spawn = spawn
         self._waiting: list[ServerProcess] = []
         self.all: list[ServerProcess] = []
 
@@ -203,7 +225,9 @@ class Processes:
         self, name: str, arguments: Sequence[str], config: Mapping[str, Any], *, threads: int = 1
     ) -> ServerProcess:
         """Start any command."""
-        process = ServerProcess(name, arguments, config, self._directory, threads=threads)
+        process = ServerProcess(
+            name, arguments, config, self._directory, threads=threads, start=self._spawn
+        )
         self.all.append(process)
         self._waiting.append(process)
         return process
@@ -243,7 +267,8 @@ def _answers(client: httpx.Client) -> bool:
     return False
 
 
-def _environment(threads: int, more: Mapping[str, str]) -> dict[str, str]:
+def server_environment(threads: int, more: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a server: those of this process that say nothing about Triptych, and more."""
     hidden = ("TRIPTYCH_", "VLLM_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     kept = {k: v for k, v in os.environ.items() if not k.upper().startswith(hidden)}
     return {
