@@ -36,8 +36,8 @@ class VideoIo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fps: that many per second, at most `num_frames` where both are given.
     """
 
-    num_frames: Annotated[int, msgspec.Meta(ge=-1)] | None = None
-    fps: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    num_frames: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
+    fps: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None
 
     def __post_init__(self) -> None:
         if self.num_frames == 0:
