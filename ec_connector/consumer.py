@@ -12,6 +12,7 @@ from ec_connector.content import checksum
 from ec_connector.copying import run, scatter
 from ec_connector.descriptors import check_form
 from ec_connector.holder import Holder
+from ec_connector.inline import InlineChannel
 from ec_connector.messages import Granted
 from ec_connector.peer import HeldLease, Peer
 from ec_connector.peers import Peers
@@ -194,13 +195,19 @@ class Consumer:
         last: bool,
     ) -> _Moved:
         started = time.monotonic()
-        setup = deadline if last else deadline.within(_SETUP_S)
-        link = await peer.link(transport, setup)
-        channel = await link.open(item.nbytes, setup)
+        inline = peer.takes_inline(item, transport)
+        if inline:
+            channel: Channel = InlineChannel()
+        else:
+            setup = deadline if last else deadline.within(_SETUP_S)
+            link = await peer.link(transport, setup)
+            channel = await link.open(item.nbytes, setup)
         moved: _Moved | None = None
         done = False
         try:
-            granted, lease = await peer.read(item, transport.name, channel.route, deadline)
+            granted, lease = await peer.read(
+                item, transport.name, channel.route, deadline, inline=inline
+            )
             moved = _Moved(granted, lease)
             self._check(item, granted, into)
             if into is None:

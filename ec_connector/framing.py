@@ -20,6 +20,7 @@ class FrameProtocol(asyncio.Protocol, ABC):
         self._buffer = bytearray()
         self.transport: asyncio.Transport | None = None
         self.max_frame = MAX_HANDSHAKE_FRAME
+        self._held: list[bytes] | None = None
 
     def authenticated(self) -> None:
         """The peer has proven itself: it may send large frames."""
@@ -38,12 +39,36 @@ class FrameProtocol(asyncio.Protocol, ABC):
         self.send_packed(pack(frame))
 
     def send_packed(self, frame: bytes) -> None:
-        """Queue an already packed frame."""
+        """Queue an already packed frame.
+
+        The first of a turn of the loop goes at once, those after it together at the turn's end:
+        each write wakes the peer.
+        """
+        if self._held is not None:
+            self._held.append(frame)
+            return
+        self._held = []
+        asyncio.get_running_loop().call_soon(self.write_held)
+        self._write(frame)
+
+    def write_held(self) -> None:
+        """Write what was held back, now."""
+        held, self._held = self._held, None
+        if held:
+            self._write(b"".join(held))
+
+    def _write(self, frame: bytes) -> None:
         if self.transport is None or self.transport.is_closing():
             return
         self.transport.write(frame)
         if self.transport.get_write_buffer_size() > _MAX_UNSENT:
             self.transport.abort()
+
+    def close_after_writing(self) -> None:
+        """Send what was queued, then close."""
+        self.write_held()
+        if self.transport is not None:
+            self.transport.close()
 
     def fail(self) -> None:
         """Close at once: what the peer sends makes no sense."""

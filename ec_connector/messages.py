@@ -23,7 +23,7 @@ import msgspec
 
 from protocol.errors import WireError
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_FRAME = 16 * 2**20
 """Bytes of a frame's body; a list of some hundred thousand spans fits."""
 
@@ -78,6 +78,7 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
         wait_s: how long to wait for an item that is being encoded.
         transport: name of the transport.
         route: where that transport shall send to.
+        inline: the bytes may be in the answer; then no route is needed.
     """
 
     id: int
@@ -88,6 +89,7 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
     wait_s: float
     transport: str
     route: bytes
+    inline: bool = False
 
 
 class Granted(msgspec.Struct, frozen=True, tag="granted"):
@@ -98,6 +100,7 @@ class Granted(msgspec.Struct, frozen=True, tag="granted"):
         lease_s: seconds until it ends unless renewed, counted by the producer from now.
         region, spans: (offset, nbytes) of the bytes in a region of the producer.
         checksum: crc32c of the bytes, None where it was not taken.
+        data: the bytes, where they are few and were asked for so.
     """
 
     id: int
@@ -109,6 +112,7 @@ class Granted(msgspec.Struct, frozen=True, tag="granted"):
     shape: tuple[int, ...]
     dtype: str
     checksum: int | None = None
+    data: bytes | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

@@ -36,6 +36,10 @@ _ANSWER_MARGIN_S = 0.2
 
 _CONFIRM_S = 5.0
 
+_MOST_INLINE = 128
+"""Reads under way beyond which bytes are not asked for in answers: those of a slow reader pile up
+at the producer."""
+
 _RETRY_AFTER_S = 30.0
 """A transport that failed is left alone for this long, for that peer."""
 
@@ -145,8 +149,12 @@ class Peer(FrameProtocol):
 
     # ---- leases
 
+    def takes_inline(self, item: EcItem, transport: Transport) -> bool:
+        """Whether an item is so small that its bytes shall be in the answer."""
+        return 0 < item.nbytes <= transport.inlines and len(self._reads) < _MOST_INLINE
+
     async def read(
-        self, item: EcItem, transport: str, route: bytes, deadline: Deadline
+        self, item: EcItem, transport: str, route: bytes, deadline: Deadline, *, inline: bool
     ) -> tuple[Granted, HeldLease]:
         """Acquire a lease; waits while the item is being encoded.
 
@@ -161,7 +169,7 @@ class Peer(FrameProtocol):
         wait_s = left - min(_ANSWER_MARGIN_S, left / 4)
         read = Read(
             read_id, item.key, item.mm_hash, item.epoch, item.expires_at,
-            wait_s, transport, route,
+            wait_s, transport, route, inline,
         )  # fmt: skip
         self.send_packed(self._take_releases() + pack(read))  # one packet, one wake-up
         try:
@@ -241,8 +249,7 @@ class Peer(FrameProtocol):
     async def close(self) -> None:
         """End the session and its links."""
         self._flush()
-        if self.transport is not None:
-            self.transport.close()
+        self.close_after_writing()
         links, self._links = list(self._links.values()), {}
         for link in links:
             await link.close()

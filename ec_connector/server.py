@@ -180,8 +180,7 @@ class Session(FrameProtocol):
         except HandshakeFailed as error:
             _log.warning("a consumer was refused: %s", error)
             self.send_packed(error.reply)
-            if self.transport is not None:
-                self.transport.close()
+            self.close_after_writing()
             return
         if answer is not None:
             self.send_packed(answer)
@@ -221,6 +220,9 @@ class Session(FrameProtocol):
             lease = result.lease.id
             self._granted[lease] = (read.id, transport)
             transport.opened(lease)
+            data = None
+            if read.inline and result.nbytes <= transport.inlines:
+                data = b"".join(self._server.regions[result.region].views(result.spans))
             self.send(
                 Granted(
                     read.id,
@@ -232,9 +234,10 @@ class Session(FrameProtocol):
                     result.shape,
                     result.dtype,
                     result.checksum,
+                    data,
                 )
             )
-            if transport.pushes:
+            if transport.pushes and not read.inline:
                 self._push(read, result, transport)
 
         return answer

@@ -139,6 +139,9 @@ class Transport(ABC):
     pushes: ClassVar[bool] = False
     """Whether the producer sends (`push`); otherwise the consumer reads by itself."""
 
+    inlines: ClassVar[int] = 0
+    """Items of up to so many bytes travel in the exchange's answer instead."""
+
     def __init__(self, context: Context) -> None:
         self.context = context
 

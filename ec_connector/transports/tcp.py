@@ -4,7 +4,8 @@ The producer listens on a port of its own for data connections. A consumer keeps
 per peer and lends one to each read, or several to a large one, which is then striped over them.
 The producer sends the bytes as soon as the read is granted, straight from its region, and they
 are received straight into the destination. The id of the lease follows the bytes on each stream,
-so that a consumer knows them for those that it asked for.
+so that a consumer knows them for those that it asked for. What is small travels in the exchange's
+answer: a connection of its own would cost more than the bytes.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class TcpTransport(Transport):
     rank = 40
     pushes = True
     names_spans = False
+    inlines = 64 * 1024
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

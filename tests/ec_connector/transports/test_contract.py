@@ -18,7 +18,7 @@ from tests.ec_connector.transports_here import NAMES
 pytestmark = pytest.mark.parametrize("transport", NAMES)
 
 
-@pytest.mark.parametrize("nbytes", [1, 1000, 2**20, 9 * 2**20 + 7])
+@pytest.mark.parametrize("nbytes", [1, 1000, 70_000, 2**20, 9 * 2**20 + 7])
 async def test_an_item_arrives_as_it_was_published(
     make: MakeConnector, transport: str, nbytes: int
 ) -> None:

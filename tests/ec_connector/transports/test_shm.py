@@ -65,13 +65,13 @@ async def test_another_host_or_pod_is_reached_by_tcp(
         await make(transports=("shm", "tcp")),
         await make(transports=("shm", "tcp")),
     )
-    item = await publish(producer, 1, 100)
+    item = await publish(producer, 1, 100_000)
     name = "_boot_id" if field == "boot" else "_network_namespace"
     capability = producer._transports["shm"].capability()
     monkeypatch.setattr(f"ec_connector.transports.shm.{name}", lambda: "another")
     monkeypatch.setattr(producer._transports["shm"], "capability", lambda: capability)
-    assert await fetched(consumer, item) == content(1, 100)
-    assert await fetched(consumer, item) == content(1, 100)
+    assert await fetched(consumer, item) == content(1, 100_000)
+    assert await fetched(consumer, item) == content(1, 100_000)
     (peer,) = consumer._consumer.peers._open.values()
     assert list(peer._links) == ["tcp"]
 

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ec_connector.allocator import ALIGNMENT
-from ec_connector.transports.tcp import _cut, stripes
+from ec_connector.transports.tcp import TcpTransport, _cut, stripes
+from protocol.deadline import Deadline
 from tests.ec_connector.child import content
 from tests.ec_connector.conftest import MakeConnector
-from tests.ec_connector.helpers import fetched, is_clean, publish, until
+from tests.ec_connector.helpers import fails, fetched, is_clean, publish, until
 
 
 @given(nbytes=st.integers(1, 10**7), count=st.integers(1, 9))
@@ -63,11 +64,51 @@ async def test_a_large_item_is_striped_over_several_connections(
 
 async def test_connections_are_used_again_and_a_dead_one_is_replaced(make: MakeConnector) -> None:
     producer, consumer = await make(), await make()
-    item = await publish(producer, 1, 1000)
+    item = await publish(producer, 1, 100_000)
     for _ in range(5):
-        assert await fetched(consumer, item) == content(1, 1000)
+        assert await fetched(consumer, item) == content(1, 100_000)
     transport = producer._transports["tcp"]
     assert len(transport._routes) == 1
     transport._drop(next(iter(transport._routes)))
-    assert await fetched(consumer, item) == content(1, 1000)
+    assert await fetched(consumer, item) == content(1, 100_000)
     assert len(transport._routes) == 1
+
+
+async def test_small_items_come_with_the_answer(make: MakeConnector) -> None:
+    producer, consumer = await make(), await make()
+    sizes = [1, 1000, TcpTransport.inlines, TcpTransport.inlines + 1]
+    items = [await publish(producer, seed, size) for seed, size in enumerate(sizes)]
+    routes = producer._transports["tcp"]._routes
+    for seed, size in enumerate(sizes[:-1]):
+        assert await fetched(consumer, items[seed]) == content(seed, size)
+        into = [bytearray(size // 2), bytearray(size - size // 2)]
+        await consumer.fetch_into(items[seed], [memoryview(i) for i in into], Deadline.after(5))
+        assert b"".join(into) == content(seed, size)
+    assert not routes
+    assert await fetched(consumer, items[-1]) == content(3, sizes[-1])
+    assert len(routes) == 1
+    await until(lambda: is_clean(producer))
+    assert consumer.stats().used_bytes == 0
+
+
+async def test_more_small_reads_at_once_than_answers_may_pile_up(make: MakeConnector) -> None:
+    producer, consumer = await make(), await make()
+    nbytes = TcpTransport.inlines
+    item = await publish(producer, 1, nbytes)
+    assert await fetched(consumer, item) == content(1, nbytes)  # connected
+    found = await asyncio.gather(*(fetched(consumer, item, 20) for _ in range(200)))
+    assert found == [content(1, nbytes)] * 200
+    assert producer._transports["tcp"]._routes  # for those that were too many
+    await until(lambda: is_clean(producer))
+
+
+async def test_an_answer_without_the_bytes_is_a_fault_of_the_transport(
+    make: MakeConnector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, consumer = await make(), await make()
+    item = await publish(producer, 1, 1000)
+    monkeypatch.setattr(producer._transports["tcp"], "inlines", 10)
+    with fails("transport_failed", "hash-1"):
+        await fetched(consumer, item)
+    await until(lambda: is_clean(producer))
+    assert consumer.stats().used_bytes == 0
