@@ -31,6 +31,19 @@ async def test_addresses_are_asked_who_they_are_until_they_answer() -> None:
         assert [r.id for r in known] == ["prefill=http://127.0.0.1:9/"]
 
 
+async def test_one_that_is_slow_to_answer_stays() -> None:
+    one, other = StubReplica("encode", Cluster()), StubReplica("decode", Cluster())
+    first, second = await one.start(), await other.start()
+    membership = StaticMembership([first.grpc, second.grpc], "", period_s=0.05, answer_s=0.3)
+    async with contextlib.aclosing(membership.snapshots()) as snapshots:
+        assert len(await anext(snapshots)) == 2
+        one.hang = True
+        await other.stop()
+        assert [r.id for r in await anext(snapshots)] == [first.id]
+        await one.stop()
+        assert await anext(snapshots) == ()
+
+
 def test_foreign_servers_are_named_with_their_role() -> None:
     one = foreign("prefill_decode=http://h:1/")
     assert (one.role, one.http, one.engine) == ("prefill_decode", "http://h:1", "vllm")
