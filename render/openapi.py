@@ -18,6 +18,7 @@ from protocol.openai import (
     ModelList,
 )
 from render.anthropic import MessagesRequest
+from render.openapi_chat import refine
 from render.responses import ResponsesRequest
 from render.tokenize_api import DetokenizeRequest, TokenizeRequest
 
@@ -59,6 +60,7 @@ def document(version: str) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(
         [*types, ModelList], ref_template="#/components/schemas/{name}"
     )
+    refine(components)
     pairs = zip(schemas[0:-1:2], schemas[1:-1:2], strict=True)
     paths: dict[str, Any] = {
         path: {"post": _operation(summary, request, _streamed(path, answer))}

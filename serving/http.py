@@ -7,7 +7,7 @@ the contract's error body.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,9 +40,32 @@ _log = logging.getLogger(__name__)
 _json = msgspec.json.Encoder()
 
 
+def json_bytes(value: Any) -> bytes:
+    """A msgspec struct, or plain data, as JSON."""
+    return _json.encode(value)
+
+
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A msgspec struct, or plain data, as JSON."""
-    return Response(_json.encode(value), status, headers, media_type="application/json")
+    return Response(json_bytes(value), status, headers, media_type="application/json")
+
+
+class JsonParts(Response):
+    """A JSON document in parts, which are written one after the other and never joined."""
+
+    media_type = "application/json"
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        super().__init__(headers={"content-length": str(sum(map(len, parts)))})
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        for part in self._parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def error_response(error: TriptychError, request_id: str | None = None) -> Response:
@@ -145,7 +168,9 @@ def edge(
         if isinstance(error, TriptychError):
             return error_response(error)
         if isinstance(error, HTTPException):
-            return json_response({"detail": error.detail}, error.status_code)
+            response = json_response({"detail": error.detail}, error.status_code)
+            response.headers.update(error.headers or {})
+            return response
         if not isinstance(error, ClientDisconnect):  # nobody is there to be answered
             _log.exception("unhandled error", exc_info=error)
         return error_response(InternalError("Internal server error"))

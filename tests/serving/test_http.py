@@ -197,6 +197,7 @@ async def test_a_wrong_method_has_the_frameworks_body() -> None:
     async with client() as http:
         answer = await http.get("/inference/v1/generate")
     assert (answer.status_code, answer.json()) == (405, {"detail": "Method Not Allowed"})
+    assert answer.headers["allow"] == "POST"
 
 
 async def test_a_fault_of_ours_is_told_without_a_trace(
