@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import typer
+import uvloop
 
 from coordinator.config import CoordinatorConfig
 from coordinator.membership.base import Membership
@@ -114,7 +115,7 @@ def _run(
         except asyncio.CancelledError:
             await stop(0.0)
 
-    asyncio.run(serve())
+    uvloop.run(serve())
 
 
 def _require_free(host: str, *ports: int) -> None:

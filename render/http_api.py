@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, TriptychError
+from protocol.generate import GenerateRequest
 from protocol.ids import is_valid_id, new_id
 from protocol.openai import (
     ChatCompletionRequest,
@@ -25,13 +26,13 @@ from protocol.openai import (
 from render import anthropic, responses
 from render.anthropic import MessagesRequest
 from render.derender_http import DerenderService
-from render.features import Inline
+from render.features import Inline, Spliced
 from render.openapi import document
 from render.renderer import Renderer, prompts
 from render.responses import ResponsesRequest
 from render.tokenize_api import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from render.wire import to_json
-from serving.http import json_response, read_json
+from serving.http import JsonParts, json_bytes, json_response, read_json
 from telemetry.metrics import exposition
 from telemetry.render import RenderMetrics
 
@@ -103,7 +104,8 @@ class HttpApi:
                 self.running += 1
                 try:
                     self._check_open()
-                    response = json_response(await handler(request))
+                    answer = await handler(request)
+                    response = answer if isinstance(answer, Response) else json_response(answer)
                     status = response.status_code
                     return response
                 except TriptychError as error:
@@ -118,10 +120,11 @@ class HttpApi:
     async def _render_chat(self, http: Request) -> Any:
         request = await read_json(http, ChatCompletionRequest)
         request_id = "chatcmpl-" + _id_of(http, request.request_id)
+        sink = Spliced()
         rendered = await self._renderer.chat(
-            request, request_id, Inline(), Deadline.after(_REQUEST_TIMEOUT_S)
+            request, request_id, sink, Deadline.after(_REQUEST_TIMEOUT_S)
         )
-        return to_json(rendered)
+        return _spliced(rendered, sink)
 
     async def _render_completions(self, http: Request) -> Any:
         request = await read_json(http, CompletionRequest)
@@ -137,18 +140,20 @@ class HttpApi:
         request = await read_json(http, ResponsesRequest)
         given = _id_given(http, request.request_id)
         request_id = given or new_id("resp_")  # what is given stands as it is, here alone
+        sink = Spliced()
         rendered = await self._renderer.converted(
-            responses.to_chat(request), request_id, Inline(), Deadline.after(_REQUEST_TIMEOUT_S)
+            responses.to_chat(request), request_id, sink, Deadline.after(_REQUEST_TIMEOUT_S)
         )
-        return to_json(responses.with_transfer_params(request, rendered))
+        return _spliced(responses.with_transfer_params(request, rendered), sink)
 
     async def _render_messages(self, http: Request) -> Any:
         request = await read_json(http, MessagesRequest)
         request_id = "chatcmpl-" + _id_of(http, request.request_id)
+        sink = Spliced()
         rendered = await self._renderer.converted(
-            anthropic.to_chat(request), request_id, Inline(), Deadline.after(_REQUEST_TIMEOUT_S)
+            anthropic.to_chat(request), request_id, sink, Deadline.after(_REQUEST_TIMEOUT_S)
         )
-        return to_json(rendered)
+        return _spliced(rendered, sink)
 
     async def _derender_chat(self, http: Request) -> Any:
         call = await read_json(http, ChatDerenderRequest)
@@ -195,6 +200,10 @@ class HttpApi:
     async def _exposition(self, _http: Request) -> Response:
         text, kind = exposition(self._metrics.registry)
         return Response(text, media_type=kind)
+
+
+def _spliced(request: GenerateRequest, sink: Spliced) -> Response:
+    return JsonParts(sink.split(json_bytes(to_json(request))))
 
 
 async def _ok(_http: Request) -> Response:

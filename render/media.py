@@ -28,7 +28,7 @@ class MediaItem:
     """One medium of a request, processed.
 
     Attributes:
-        modality: `image`, `video`.
+        modality: `image`, `video`, `audio`.
         head: its hash, metadata and tokens.
     """
 
@@ -43,7 +43,7 @@ class MediaItem:
         self._param = param
 
     async def body(self, deadline: Deadline) -> bytes:
-        """The encoded item; processed again where the cache has dropped it."""
+        """The encoded item, base64 where it was loaded so; made again if the cache dropped it."""
         _, body = await self._loader.process(self._job, self._key, self._param, deadline)
         return body
 
@@ -67,9 +67,22 @@ class MediaLoader:
         self._flights: SingleFlight[Hashable, tuple[ItemHead, bytes]] = SingleFlight()
 
     async def load(
-        self, refs: Sequence[MediaRef], kwargs: dict[str, Any] | None, deadline: Deadline
+        self,
+        refs: Sequence[MediaRef],
+        kwargs: dict[str, Any] | None,
+        io: dict[str, Any] | None,
+        deadline: Deadline,
+        *,
+        as_text: bool,
     ) -> list[MediaItem]:
         """The items of a request, in its order; equal URLs are loaded once.
+
+        Args:
+            refs: the media.
+            kwargs: `mm_processor_kwargs`.
+            io: `media_io_kwargs`, by modality.
+            deadline: of the request.
+            as_text: the items' bodies are to be base64.
 
         Raises:
             TriptychError: of the first item that failed, naming its field.
@@ -79,7 +92,9 @@ class MediaLoader:
         for ref in refs:
             distinct.setdefault((ref.modality, ref.url), ref)
         tasks = {
-            key: asyncio.create_task(self._load(ref, kwargs, deadline))
+            key: asyncio.create_task(
+                self._load(ref, kwargs, (io or {}).get(ref.modality), deadline, as_text=as_text)
+            )
             for key, ref in distinct.items()
         }
         try:
@@ -123,7 +138,13 @@ class MediaLoader:
         await self._fetcher.close()
 
     async def _load(
-        self, ref: MediaRef, kwargs: dict[str, Any] | None, deadline: Deadline
+        self,
+        ref: MediaRef,
+        kwargs: dict[str, Any] | None,
+        io: dict[str, Any] | None,
+        deadline: Deadline,
+        *,
+        as_text: bool,
     ) -> MediaItem:
         data = await self._fetcher.fetch(ref.url, ref.param, deadline)
         self._metrics.media_bytes.inc(len(data))
@@ -134,8 +155,11 @@ class MediaLoader:
             self._model_id,
             self._config.max_image_pixels,
             self._config.max_frames,
+            self._config.max_audio_seconds,
+            io,
+            as_text,
         )
-        key = (ref.modality, blake3(data).digest(), _json.encode(kwargs))
+        key = (ref.modality, blake3(data).digest(), _json.encode([kwargs, io]), as_text)
         head = self._cache.head(key)
         if head is None:
             head, _ = await self.process(job, key, ref.param, deadline)

@@ -16,9 +16,12 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pybase64
+
 from protocol.errors import InternalError, InvalidRequest, TriptychError
 from protocol.items import encode, metadata_of
-from render.families.base import Family, Run
+from render.families.base import Family, Processed, Run
+from render.media_io import image_io, sampled, video_io
 
 
 class MediaJob(NamedTuple):
@@ -27,9 +30,12 @@ class MediaJob(NamedTuple):
     Attributes:
         data: its bytes as uploaded.
         kwargs: `mm_processor_kwargs` of the request, or None.
+        io: `media_io_kwargs` of the request for this modality, checked, or None.
+        as_text: answer the item as base64, as JSON needs it, instead of raw.
         model_id: the model as it was named to the server.
         max_pixels: largest image.
         max_frames: most frames of a video.
+        max_seconds: longest sound.
     """
 
     modality: str
@@ -38,6 +44,9 @@ class MediaJob(NamedTuple):
     model_id: str
     max_pixels: int
     max_frames: int
+    max_seconds: float
+    io: dict[str, Any] | None = None
+    as_text: bool = False
 
 
 class MediaResult(NamedTuple):
@@ -45,8 +54,8 @@ class MediaResult(NamedTuple):
 
     Attributes:
         mm_hash: its content hash.
-        segment: name of the shared memory that holds the encoded item.
-        nbytes: of the encoded item.
+        segment: name of the shared memory that holds the encoded item, or its base64.
+        nbytes: of what it holds.
         metadata: the encoded metadata item, None where there is none.
         runs: the tokens that its placeholder is replaced by.
     """
@@ -119,7 +128,7 @@ def process(job: MediaJob) -> MediaResult:
     if _family is None:
         raise InternalError(f"the media process did not start: {_failure}")
     try:
-        return _video(_family, job) if job.modality == "video" else _image(_family, job)
+        return _BY_MODALITY[job.modality](_family, job)
     except TriptychError:
         raise
     except Exception as error:  # noqa: BLE001 - another's might not survive pickling
@@ -134,40 +143,75 @@ def _image(family: Family, job: MediaJob) -> MediaResult:
     from render.hashing import image_hash
     from render.image import decode
 
-    image, converted = decode(job.data, job.max_pixels)
+    background = image_io(job.io).rgba_background_color
+    image, converted = decode(job.data, job.max_pixels, background)
     mm_hash = image_hash(
-        job.data, converted=converted, model_id=job.model_id, mm_processor_kwargs=job.kwargs
+        job.data,
+        converted=converted,
+        model_id=job.model_id,
+        mm_processor_kwargs=job.kwargs,
+        media_io_kwargs=job.io,
+        background=background,
     )
     processed = family.image(image, job.kwargs or {})
-    return _result(family, mm_hash, processed.fields, processed.runs)
+    return _result(family, mm_hash, processed, as_text=job.as_text)
 
 
 def _video(family: Family, job: MediaJob) -> MediaResult:
     from render.hashing import video_hash
     from render.video import decode
 
+    io = video_io(job.io)
     frames = decode(
         job.data,
-        family.choose_frames,
+        lambda info: sampled(io, info) or family.choose_frames(info),
         max_pixels=job.max_pixels,
         max_frames=job.max_frames,
     )
-    mm_hash = video_hash(job.data, frames, model_id=job.model_id, mm_processor_kwargs=job.kwargs)
+    mm_hash = video_hash(
+        job.data,
+        frames,
+        model_id=job.model_id,
+        mm_processor_kwargs=job.kwargs,
+        media_io_kwargs=job.io,
+    )
     processed = family.video(frames, job.kwargs or {})
-    return _result(family, mm_hash, processed.fields, processed.runs)
+    return _result(family, mm_hash, processed, as_text=job.as_text)
 
 
-def _result(
-    family: Family, mm_hash: str, fields: dict[str, Any], runs: tuple[Run, ...]
-) -> MediaResult:
-    metadata = metadata_of(fields, family.metadata)
-    item = encode(fields)
+def _audio(family: Family, job: MediaJob) -> MediaResult:
+    from render.audio import decode
+    from render.hashing import audio_hash
+
+    samples = decode(job.data, family.sample_rate, max_seconds=job.max_seconds)
+    mm_hash = audio_hash(
+        samples,
+        model_id=job.model_id,
+        mm_processor_kwargs=job.kwargs,
+        media_io_kwargs=job.io,
+    )
+    processed = family.audio(samples, job.kwargs or {})
+    return _result(family, mm_hash, processed, as_text=job.as_text)
+
+
+_BY_MODALITY = {"image": _image, "video": _video, "audio": _audio}
+
+
+def _result(family: Family, mm_hash: str, processed: Processed, *, as_text: bool) -> MediaResult:
+    metadata = metadata_of(processed.fields, family.metadata)
+    item = encode(processed.fields)
+    if as_text:
+        item = pybase64.b64encode(item)
     name = f"triptych_render_{os.getppid()}_{secrets.token_hex(8)}"  # whose it is can be seen
     segment = SharedMemory(name, create=True, size=len(item))
     try:
         memoryview(segment.buf or b"")[: len(item)] = item
         return MediaResult(
-            mm_hash, segment.name, len(item), encode(metadata) if metadata else None, runs
+            mm_hash,
+            segment.name,
+            len(item),
+            encode(metadata) if metadata else None,
+            processed.runs,
         )
     finally:
         segment.close()

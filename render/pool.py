@@ -26,7 +26,7 @@ class ProcessedItem(NamedTuple):
 
     Attributes:
         mm_hash: content hash.
-        item: the encoded item (encoder inputs and metadata).
+        item: the encoded item (encoder inputs and metadata), base64 where the job asks for text.
         metadata: the encoded metadata item, None where there is none.
         runs: the tokens that its placeholder is replaced by.
     """

@@ -128,7 +128,13 @@ class Renderer:
         form = form_of(request, self._tool_parser)
         items: list[MediaItem] = []
         if chat.media and self._media is not None:
-            items = await self._media.load(chat.media, request.mm_processor_kwargs, deadline)
+            items = await self._media.load(
+                chat.media,
+                request.mm_processor_kwargs,
+                request.media_io_kwargs,
+                deadline,
+                as_text=sink.takes_text,
+            )
         rendered = await self._finish(request, request_id, tokens, items, form, sink, deadline)
         return self._for_parsers(request, rendered)
 

@@ -119,16 +119,18 @@ def patches(image: Image, spec: PatchSpec) -> Patches:
     from torch.nn.functional import interpolate
 
     rows, columns = spec.target(*image.size)
+    # [1, 3, height, width] over the bytes as they lie, a pixel's channels side by side: torch
+    # resizes such images faster than planes, to the same values.
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     if pixels.shape[-2:] != (rows, columns):
         pixels = interpolate(
-            pixels.contiguous(), size=[rows, columns], mode="bicubic", antialias=True,
-            align_corners=False,
-        )  # fmt: skip
+            pixels, size=[rows, columns], mode="bicubic", antialias=True, align_corners=False
+        )
     p, m, t = spec.patch, spec.merge, spec.temporal
     h, w = rows // p, columns // p
     # [channel, block row, row, y, block column, column, x] to blocks of merged patches
-    cut = pixels.view(3, h // m, m, p, w // m, m, p).permute(1, 4, 2, 5, 0, 3, 6)
+    planes = pixels.contiguous()
+    cut = planes.view(3, h // m, m, p, w // m, m, p).permute(1, 4, 2, 5, 0, 3, 6)
     out = torch.empty((h // m, w // m, m, m, 3, t, p, p), dtype=torch.uint8)
     out.copy_(cut.unsqueeze(5).expand_as(out))  # the same picture at each moment of a patch
     return Patches(out.view(h * w, 3 * t * p * p).numpy(), (1, h, w))

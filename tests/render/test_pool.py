@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 def job(data: bytes) -> MediaJob:
-    return MediaJob("image", data, None, "tiny", 10**6, 8)
+    return MediaJob("image", data, None, "tiny", 10**6, 8, 60.0)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
