@@ -22,6 +22,10 @@ from workers.kv_cache import BlockPool, OutOfBlocks
 
 _DTYPE = "uint8"
 
+FETCH_S = 15.0
+"""Longest fetch of a request's blocks, which are there already: a replica that takes longer hangs,
+and prefilling again elsewhere is sooner done."""
+
 
 class KvTransfer(Protocol):
     """Moving whole KV blocks between replicas."""
@@ -82,7 +86,9 @@ class HostKvTransfer:
     async def fetch(self, source: EcItem, blocks: Sequence[int], deadline: Deadline) -> None:
         buffer = self._region.buffer
         into = [buffer[offset : offset + size] for offset, size in self._kv.spans(blocks)]
-        await self._connector.fetch_into(source, into, deadline, fingerprint=self._fingerprint)
+        await self._connector.fetch_into(
+            source, into, deadline.within(FETCH_S), fingerprint=self._fingerprint
+        )
 
 
 class StagedKvTransfer:
@@ -135,7 +141,9 @@ class StagedKvTransfer:
         try:
             buffer = self._region.buffer
             into = [buffer[offset : offset + size] for offset, size in self._host.spans(slots)]
-            await self._connector.fetch_into(source, into, deadline, fingerprint=self._fingerprint)
+            await self._connector.fetch_into(
+                source, into, deadline.within(FETCH_S), fingerprint=self._fingerprint
+            )
             await self._engine.call(lambda: self._kv.restore(blocks, self._host.save(slots)))
         finally:
             self._slots.release(slots)
