@@ -6,7 +6,7 @@ listed in `CHAT_UNSUPPORTED` and `COMPLETION_UNSUPPORTED` and refused with 400.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,9 @@ from protocol.generate import (
     check_cache_salt,
 )
 from protocol.sampling import Int64
+
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""Whether the vocabulary has it is for whoever knows the vocabulary to say."""
 
 
 class _SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +55,7 @@ class _SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: Any = None
     response_format: dict[str, Any] | None = None
     use_beam_search: bool = False
-    truncate_prompt_tokens: Int64 | None = None
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
@@ -115,7 +118,7 @@ class ChatCompletionRequest(_SamplingFields, frozen=True, kw_only=True):
 class CompletionRequest(_SamplingFields, frozen=True, kw_only=True):
     """`/v1/completions`."""
 
-    prompt: str | list[str | Int64 | list[Int64]] | None = None
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
     max_tokens: Int64 | None = 16
     logprobs: Int64 | None = None
     echo: bool = False

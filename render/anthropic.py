@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.errors import InvalidRequest
+from protocol.errors import InvalidRequest, SchemaViolation
 from protocol.sampling import Int64
 from render.converted import Converted, converted
 
@@ -99,7 +99,7 @@ def _message(message: dict[str, Any], at: str) -> list[dict[str, Any]]:
     """One message as chat messages: results of tools come before the rest of a user's."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):
-        raise InvalidRequest("role must be user or assistant", f"{at}.role")
+        raise SchemaViolation("role must be user or assistant", f"{at}.role")
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     if not isinstance(content, list):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from protocol.errors import InvalidRequest
+from protocol.errors import InvalidRequest, SchemaViolation
 from render.families.base import Placeholder
 from render.literals import Literals
 
@@ -88,7 +88,7 @@ class _Parser:
     def message(self, message: dict[str, Any], at: str) -> dict[str, Any]:
         role = message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
-            raise InvalidRequest(f"role must be one of {', '.join(sorted(_ROLES))}", f"{at}.role")
+            raise SchemaViolation(f"role must be one of {', '.join(sorted(_ROLES))}", f"{at}.role")
         content = message.get("content")
         media_only = role not in _GUARDED_ROLES
         if content is None and role in ("user", "system", "developer"):
@@ -124,7 +124,7 @@ class _Parser:
         elif isinstance(content, list):
             parts = content
         else:
-            raise InvalidRequest("content must be a string or a list of parts", at)
+            raise SchemaViolation("content must be a string or a list of parts", at)
         out: list[dict[str, Any]] = []
         for index, part in enumerate(parts):
             where = f"{at}[{index}]" if isinstance(content, list) else at

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from protocol.errors import InvalidRequest
+from protocol.errors import InvalidRequest, SchemaViolation
 from protocol.openai import ChatCompletionRequest, CompletionRequest
 from protocol.structured import structured_outputs
 from render.parsers.tools.base import ToolParser
@@ -53,7 +53,7 @@ def _response_format(form: dict[str, Any] | None) -> dict[str, Any] | None:
     if kind == "structural_tag":
         return {"structural_tag": json.dumps(form)}
     if kind != "json_schema":
-        raise InvalidRequest(
+        raise SchemaViolation(
             "response_format.type must be text, json_object, json_schema or structural_tag",
             "response_format.type",
         )

@@ -23,6 +23,7 @@ from protocol.generate import (
     GenerateResponse,
     Logprobs,
     StreamOptions,
+    Usage,
 )
 from protocol.replica import ReplicaStatus
 from protocol.rpc import (
@@ -153,7 +154,8 @@ class ForeignClient:
         reply = _decode(await self._peer.ask(_GENERATE, _encoded(one), deadline), GenerateResponse)
         if reply.kv_transfer_params is None:
             raise InternalError(f"{self._peer.base_url} offered no KV blocks", stage="prefill")
-        return Prefilled([], reply.kv_transfer_params, reply.usage)
+        usage = reply.usage or Usage.of(len(one.token_ids), 1)
+        return Prefilled([], reply.kv_transfer_params, usage)
 
     async def _generate(
         self, request: GenerateRequest, deadline: Deadline

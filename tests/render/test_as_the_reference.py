@@ -42,6 +42,11 @@ async def test_a_stored_response_is_refused_with_the_type_of_the_contract(
     [
         ("chat/completions", chat("x", top_logprobs=3), "BadRequestError"),
         ("chat/completions", chat("x", tools=[{"type": "function"}]), "Bad Request"),
+        ("chat/completions", {"messages": [{"content": "x"}]}, "Bad Request"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 5}]}, "Bad Request"),
+        ("chat/completions", chat("x", truncate_prompt_tokens=-2), "Bad Request"),
+        ("chat/completions", chat("x", response_format={"type": "poem"}), "Bad Request"),
+        ("completions", {"prompt": [-1]}, "Bad Request"),
         ("completions", {}, "BadRequestError"),
         ("completions", {"prompt": [1, "a"]}, "Bad Request"),
     ],

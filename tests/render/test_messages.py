@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from protocol.errors import InvalidRequest
+from protocol.errors import ClientError, InvalidRequest
 from render.families.base import Placeholder
 from render.literals import LiteralGuard
 from render.messages import Conversation, MediaRef, parse
@@ -133,7 +133,7 @@ def test_a_conversation_goes_on_after_arguments_that_are_no_object(
     ],
 )
 def test_a_fault_names_its_field(tokenizer: Tokenizer, message: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(ClientError) as caught:
         parsed(tokenizer, message)
     assert caught.value.param == param
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocol.errors import InvalidRequest
+from protocol.errors import ClientError, InvalidRequest
 from render import anthropic, responses
 from render.anthropic import MessagesRequest
 from render.converted import Converted
@@ -155,7 +155,7 @@ def test_a_messages_request_with_everything() -> None:
     ],
 )
 def test_what_messages_cannot_have_names_its_field(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(ClientError) as caught:
         of_messages(**{"messages": [], **fields})
     assert caught.value.param == param
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from protocol.errors import InvalidRequest
+from protocol.errors import ClientError, InvalidRequest
 from protocol.openai import ChatCompletionRequest, CompletionRequest
 from render import anthropic, responses
 from render.anthropic import MessagesRequest
@@ -102,7 +102,7 @@ def test_a_structural_tag_is_text_on_the_wire() -> None:
     ],
 )
 def test_a_form_that_is_none_names_its_field(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(ClientError) as caught:
         form_of(chat(**fields), HERMES)
     assert caught.value.param == param
 
