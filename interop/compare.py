@@ -11,7 +11,7 @@ import numpy as np
 from interop.difference import Answer, Difference
 from interop.wanted import INTERNAL, NOTHING
 from protocol.errors import InvalidRequest
-from protocol.items import Field, Flat, Tensor, decode_base64
+from protocol.items import Factory, Field, Flat, Shared, Tensor, decode_base64
 from protocol.sampling import SamplingParams
 
 TOLERANCE = 1e-5
@@ -125,17 +125,23 @@ def _items(ours: Any, theirs: Any, at: str) -> Iterator[Difference]:
 
 
 def _fields(ours: Field, theirs: Field, at: str) -> Iterator[Difference]:
-    # `slices` of the whole request are allowed: a receiver only counts by them
-    mine, other = (
-        ("flat", f.factory.dim, f.factory.keep_on_cpu) if isinstance(f.factory, Flat) else f.factory
-        for f in (ours, theirs)
-    )
+    mine, other = (_factory(field.factory) for field in (ours, theirs))
     if mine != other:
         yield Difference(f"{at} (factory)", mine, other)
     if isinstance(ours.data, Tensor) and isinstance(theirs.data, Tensor):
         yield from _tensors(ours.data, theirs.data, at)
     elif ours.data != theirs.data:
         yield Difference(at, _field(ours), _field(theirs))
+
+
+def _factory(factory: Factory) -> Any:
+    """Without what tells of other items of the request: a receiver only counts by that."""
+    match factory:
+        case Flat():
+            return ("flat", factory.dim, factory.keep_on_cpu)
+        case Shared():
+            return ("shared", factory.keep_on_cpu)
+    return factory
 
 
 def _tensors(ours: Tensor, theirs: Tensor, at: str) -> Iterator[Difference]:

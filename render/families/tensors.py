@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     """A view of a C-contiguous array (a copy where it is not)."""
+    shape = array.shape  # numpy makes a vector of a contiguous scalar
     array = np.ascontiguousarray(array)
-    return Tensor(array.dtype.name, array.shape, array.reshape(-1).view(np.uint8).data)
+    return Tensor(array.dtype.name, shape, array.reshape(-1).view(np.uint8).data)
 
 
 def from_torch(tensor: torch.Tensor) -> Tensor:

@@ -54,6 +54,7 @@ def made(
     *,
     image: str = "",
     video: str = "",
+    plain: tuple[str, ...] = (),
     **files: dict[str, Any],
 ) -> Path:
     """A checkpoint whose config names tokens as `@token`.
@@ -61,10 +62,11 @@ def made(
     Args:
         special: its special tokens; `<s>` is always one.
         image, video: what its chat template writes for them.
+        plain: added tokens that are not special.
         files: names of JSON files without their suffix, and what they hold.
     """
     path.mkdir(parents=True, exist_ok=True)
-    ids = checkpoints.byte_level(path, ["<s>", *special], [])
+    ids = checkpoints.byte_level(path, ["<s>", *special], list(plain))
     found = {
         key: ids[value[1:]] if isinstance(value, str) and value.startswith("@") else value
         for key, value in config.items()
@@ -255,6 +257,7 @@ def gemma3(path: Path) -> Path:
                 "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
             },
         },
+        plain=("\n", "\n\n", "\n\n\n", "\n\n\n\n"),
         tokenizer_config={
             "extra_special_tokens": {
                 "image_token": "<image_soft_token>", "boi_token": "<start_of_image>",

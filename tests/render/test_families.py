@@ -202,6 +202,7 @@ def test_gemma3_frames_an_image(tmp_path: Path) -> None:
     assert rows(item) == 4
     assert not item.runs[0].embeds
     assert not item.runs[-1].embeds
+    assert shape(item, "num_patches") == ()
     assert set(metadata_of(item.fields)) == {"num_patches"}
 
 
@@ -227,7 +228,9 @@ def test_internvl_tiles_an_image(tmp_path: Path) -> None:
     assert tiles == 3  # two crops and the whole
     assert rows(item) == 4 * tiles
     assert [run.embeds for run in item.runs] == [False, True, False]
-    assert set(metadata_of(item.fields)) == {"image_num_patches"}
+    assert shape(item, "image_num_patches") == ()  # a number, as the reference has it
+    assert shape(item, "image_token_id") == ()
+    assert set(metadata_of(item.fields)) == {"image_num_patches", "image_token_id"}
 
 
 @pytest.mark.parametrize(
