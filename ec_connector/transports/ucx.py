@@ -34,6 +34,9 @@ _LONGEST_SLEEP_MS = 100
 """Some transports of UCX give no event for all that they do."""
 
 _BUSY_SLEEP_MS = 1
+_PATIENCE_S = 5.0
+"""How long a read that was given up may go on before its endpoint is closed."""
+
 _PIECE_BITS = 24
 """Low bits of a tag count the pieces of one read."""
 
@@ -77,7 +80,8 @@ class Worker(Driver):
     async def stop(self) -> None:
         await super().stop()
         if not self._thread.is_alive():
-            os.close(self._event)
+            event, self._event = self._event, -1
+            os.close(event)
 
     async def connect(self, channel: int, address: bytes) -> None:
         """Make the channel's endpoint, to the worker at this address."""
@@ -301,8 +305,21 @@ class UcxChannel(Channel):
     async def close(self, *, clean: bool) -> None:
         if clean:
             self._link.put_back(self._channel)
-        else:
+        elif self._future is None or self._future.done():
             self._link.worker.disconnect(self._channel)
+        else:
+            # An endpoint that is closed under a message costs the process a descriptor.
+            loop = asyncio.get_running_loop()
+            cut = loop.call_later(_PATIENCE_S, self._link.worker.disconnect, self._channel)
+            self._future.add_done_callback(lambda future: self._ended(future, cut))
+
+    def _ended(self, future: asyncio.Future[None], cut: asyncio.TimerHandle) -> None:
+        """A read that nobody waits for is over."""
+        cut.cancel()
+        if future.cancelled() or future.exception() is not None:
+            self._link.worker.disconnect(self._channel)
+        else:
+            self._link.put_back(self._channel)
 
 
 def _seen(future: asyncio.Future[None]) -> None:
