@@ -64,6 +64,8 @@ class RenderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         chat_template: path of a template that replaces the model's, or "".
         trust_request_chat_template: honour `chat_template` in requests.
         trust_request_mm_kwargs: honour `mm_processor_kwargs` and `media_io_kwargs` in requests.
+        enable_mm_embeds: take embeddings in place of media; a part may name one that is held, so
+            clients must be trusted.
         default_chat_template_kwargs: beneath those of the request.
         generation_config: take sampling defaults from the model's generation_config.json.
         reasoning_parser, tool_parser: names, `auto`, or "" for none.
@@ -85,6 +87,7 @@ class RenderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     chat_template: str = ""
     trust_request_chat_template: bool = False
     trust_request_mm_kwargs: bool = False
+    enable_mm_embeds: bool = False
     default_chat_template_kwargs: dict[str, Any] = {}
     generation_config: bool = True
     reasoning_parser: str = "auto"

@@ -11,8 +11,10 @@ import pybase64
 
 from ec_connector.connector import EcConnector
 from protocol.deadline import Deadline
+from protocol.errors import InvalidRequest
 from protocol.features import MultiModalFeatures, PlaceholderRange
 from protocol.transfer import EcItem
+from render.embeds import EmbedItem
 from render.media import MediaItem
 
 
@@ -28,7 +30,7 @@ class TensorSink(ABC):
     @abstractmethod
     async def add(
         self,
-        items: Sequence[MediaItem],
+        items: Sequence[MediaItem | EmbedItem],
         features: MultiModalFeatures,
         *,
         salt: str,
@@ -44,7 +46,7 @@ class Inline(TensorSink):
 
     async def add(
         self,
-        items: Sequence[MediaItem],
+        items: Sequence[MediaItem | EmbedItem],
         features: MultiModalFeatures,
         *,
         salt: str,
@@ -104,7 +106,7 @@ class Published(TensorSink):
 
     async def add(
         self,
-        items: Sequence[MediaItem],
+        items: Sequence[MediaItem | EmbedItem],
         features: MultiModalFeatures,
         *,
         salt: str,
@@ -122,7 +124,9 @@ class Published(TensorSink):
             features.mm_hashes, features.mm_placeholders, None, features.mm_metadata, column
         )
 
-    async def _publish(self, item: MediaItem, salt: str, deadline: Deadline) -> EcItem:
+    async def _publish(self, item: MediaItem | EmbedItem, salt: str, deadline: Deadline) -> EcItem:
+        if isinstance(item, EmbedItem):  # under a name of the client's choice, for nobody here
+            raise InvalidRequest("this pipeline makes its embeddings itself", item.param)
         name = item.head.mm_hash
         held = self._ec.held(name, salt, self._lease_s)
         if held is not None:
@@ -134,7 +138,10 @@ class Published(TensorSink):
 
 
 def without_tensors(
-    items: Sequence[MediaItem], ranges: dict[str, list[PlaceholderRange]], *, metadata: bool
+    items: Sequence[MediaItem | EmbedItem],
+    ranges: dict[str, list[PlaceholderRange]],
+    *,
+    metadata: bool,
 ) -> MultiModalFeatures:
     """Hashes, placeholders and, if asked for, the metadata of items."""
     hashes: dict[str, list[str]] = {modality: [] for modality in ranges}

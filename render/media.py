@@ -14,6 +14,7 @@ from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, TriptychError
 from render.cache import ItemCache, ItemHead
 from render.config import MediaConfig
+from render.embeds import EmbedRef
 from render.fetch import MediaFetcher
 from render.media_process import MediaJob
 from render.messages import MediaRef
@@ -87,7 +88,6 @@ class MediaLoader:
         Raises:
             TriptychError: of the first item that failed, naming its field.
         """
-        self._check_counts(refs)
         distinct: dict[tuple[str, str], MediaRef] = {}
         for ref in refs:
             distinct.setdefault((ref.modality, ref.url), ref)
@@ -165,7 +165,12 @@ class MediaLoader:
             head, _ = await self.process(job, key, ref.param, deadline)
         return MediaItem(self, job, key, head, ref.param)
 
-    def _check_counts(self, refs: Sequence[MediaRef]) -> None:
+    def check_counts(self, refs: Sequence[MediaRef | EmbedRef]) -> None:
+        """Refuse more items of a modality than are allowed.
+
+        Raises:
+            InvalidRequest: names the modality.
+        """
         for modality, count in Counter(ref.modality for ref in refs).items():
             limit = self._config.limit(modality)
             if count > limit:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from protocol.errors import InvalidRequest, SchemaViolation
+from render.embeds import EmbedRef
 from render.families.base import Placeholder
 from render.literals import Literals
 
@@ -31,7 +32,7 @@ _MEDIA_PARTS = {
     "audio_url": "audio",
     "input_audio": "audio",
 }
-_EMBEDS = frozenset({"image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"})
+_EMBED_PARTS = {"image_embeds": "image", "audio_embeds": "audio", "video_embeds": "video"}
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _GUARDED_ROLES = frozenset({"user", "tool", "function"})
 """Roles whose text may hold no special token at all; in the others media placeholders alone are
@@ -55,7 +56,7 @@ class Conversation(NamedTuple):
     """Messages as the template takes them, and their media in order."""
 
     messages: list[dict[str, Any]]
-    media: list[MediaRef]
+    media: list[MediaRef | EmbedRef]
 
 
 def parse(
@@ -63,27 +64,41 @@ def parse(
     placeholders: Mapping[str, Placeholder],
     form: ContentFormat,
     literals: Literals,
+    *,
+    embeds: bool = False,
 ) -> Conversation:
     """Check messages and bring them into the template's form.
+
+    Args:
+        messages: as the client sent them.
+        placeholders: of the model's modalities.
+        form: what the template takes.
+        literals: keep special tokens out of text.
+        embeds: whether embeddings are taken in place of media.
 
     Raises:
         InvalidRequest: names the field.
     """
     if not messages:
         raise InvalidRequest("messages must not be empty", "messages")
-    parser = _Parser(placeholders, form, literals)
+    parser = _Parser(placeholders, form, literals, embeds)
     parsed = [parser.message(m, f"messages[{i}]") for i, m in enumerate(messages)]
     return Conversation(parsed, parser.media)
 
 
 class _Parser:
     def __init__(
-        self, placeholders: Mapping[str, Placeholder], form: ContentFormat, literals: Literals
+        self,
+        placeholders: Mapping[str, Placeholder],
+        form: ContentFormat,
+        literals: Literals,
+        embeds: bool,
     ) -> None:
         self._placeholders = placeholders
         self._form = form
         self._literals = literals
-        self.media: list[MediaRef] = []
+        self._embeds = embeds
+        self.media: list[MediaRef | EmbedRef] = []
 
     def message(self, message: dict[str, Any], at: str) -> dict[str, Any]:
         role = message.get("role")
@@ -151,9 +166,11 @@ class _Parser:
             return {"type": "text", "text": self._literals.mark(text, media_only=media_only)}
         if kind in _MEDIA_PARTS:
             return self._medium(part, kind, at)
-        if kind in _EMBEDS:
-            raise InvalidRequest(f"{kind} parts are not accepted by this server", f"{at}.type")
-        known = ", ".join(sorted([*_TEXT_PARTS, *_MEDIA_PARTS]))
+        if kind in _EMBED_PARTS:
+            return self._embedding(part, kind, at)
+        if kind == "prompt_embeds":
+            raise InvalidRequest("prompt_embeds parts are not accepted", f"{at}.type")
+        known = ", ".join(sorted([*_TEXT_PARTS, *_MEDIA_PARTS, *_EMBED_PARTS]))
         raise InvalidRequest(
             f"unknown content part type {kind!r}; supported are {known}", f"{at}.type"
         )
@@ -162,9 +179,7 @@ class _Parser:
         modality = _MEDIA_PARTS[kind]
         key = "image_url" if kind == "input_image" else kind
         param = f"{at}.{key}"
-        if modality not in self._placeholders:
-            takes = ", ".join(self._placeholders) or "text only"
-            raise InvalidRequest(f"this model does not take {modality} input ({takes})", param)
+        self._check_taken(modality, param)
         uuid = part.get("uuid")
         if uuid is not None and not isinstance(uuid, str):
             raise InvalidRequest("uuid must be a string", f"{at}.uuid")
@@ -182,6 +197,26 @@ class _Parser:
             raise InvalidRequest(f"{key} needs a non-empty url", param)
         self.media.append(MediaRef(modality, value, param))
         return {"type": modality}
+
+    def _embedding(self, part: dict[str, Any], kind: str, at: str) -> dict[str, Any]:
+        modality, value, uuid = _EMBED_PARTS[kind], part.get(kind), part.get("uuid")
+        if not self._embeds:
+            raise InvalidRequest(
+                f"You must set `enable_mm_embeds` on the server to input `{kind}`", f"{at}.type"
+            )
+        self._check_taken(modality, f"{at}.{kind}")
+        if uuid is not None and not isinstance(uuid, str):
+            raise InvalidRequest("uuid must be a string", f"{at}.uuid")
+        given = {kind: value} if isinstance(value, str) else value
+        if not isinstance(given, dict):
+            raise InvalidRequest(f"{kind} must be an object or base64", f"{at}.{kind}")
+        self.media.append(EmbedRef(modality, given, uuid, f"{at}.{kind}"))
+        return {"type": modality}
+
+    def _check_taken(self, modality: str, param: str) -> None:
+        if modality not in self._placeholders:
+            takes = ", ".join(self._placeholders) or "text only"
+            raise InvalidRequest(f"this model does not take {modality} input ({takes})", param)
 
 
 def _kind_of(part: dict[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from render.checkpoint import (
 from render.checks import check_trusted, checked_tools, template_kwargs
 from render.config import RenderConfig
 from render.converted import Converted
+from render.embeds import EmbedItem, EmbedRef, embed_item
 from render.families import create
 from render.features import TensorSink, without_tensors
 from render.literals import LiteralGuard
 from render.media import MediaItem, MediaLoader
-from render.messages import Conversation, parse
+from render.messages import Conversation, MediaRef, parse
 from render.parsers import reasoning, tools
 from render.pool import MediaPool
 from render.prompt import expand
@@ -126,17 +128,42 @@ class Renderer:
         except RecursionError:
             raise InvalidRequest("the request is nested too deeply", "messages") from None
         form = form_of(request, self._tool_parser)
-        items: list[MediaItem] = []
-        if chat.media and self._media is not None:
-            items = await self._media.load(
-                chat.media,
-                request.mm_processor_kwargs,
-                request.media_io_kwargs,
-                deadline,
-                as_text=sink.takes_text,
-            )
+        items = await self._items(request, chat.media, sink, deadline)
         rendered = await self._finish(request, request_id, tokens, items, form, sink, deadline)
         return self._for_parsers(request, rendered)
+
+    async def _items(
+        self,
+        request: ChatCompletionRequest,
+        media: list[MediaRef | EmbedRef],
+        sink: TensorSink,
+        deadline: Deadline,
+    ) -> list[MediaItem | EmbedItem]:
+        """The items of a chat, in its order."""
+        if not media or self._media is None:
+            return []
+        self._media.check_counts(media)
+        loaded = await self._media.load(
+            [ref for ref in media if isinstance(ref, MediaRef)],
+            request.mm_processor_kwargs,
+            request.media_io_kwargs,
+            deadline,
+            as_text=sink.takes_text,
+        )
+        others = iter(loaded)
+        return [
+            next(others)
+            if isinstance(ref, MediaRef)
+            else await asyncio.to_thread(
+                embed_item,
+                self.family,
+                ref,
+                self.config.model,
+                max_bytes=self.config.media.max_download_bytes,
+                as_text=sink.takes_text,
+            )
+            for ref in media
+        ]
 
     async def converted(
         self, converted: Converted, request_id: str, sink: TensorSink, deadline: Deadline
@@ -177,7 +204,13 @@ class Renderer:
         check_trusted(request, self.config, self.family)
         literals = self._guard.literals()
         form = self.template.content_format(request.chat_template)
-        chat = parse(request.messages, self.family.placeholders, form, literals)
+        chat = parse(
+            request.messages,
+            self.family.placeholders,
+            form,
+            literals,
+            embeds=self.config.enable_mm_embeds,
+        )
         continued = request.continue_final_message
         if continued and request.add_generation_prompt:
             raise InvalidRequest(
@@ -248,7 +281,7 @@ class Renderer:
         request: ChatCompletionRequest | CompletionRequest,
         request_id: str,
         tokens: Tokens,
-        items: list[MediaItem],
+        items: list[MediaItem | EmbedItem],
         form: dict[str, Any] | None,
         sink: TensorSink,
         deadline: Deadline,

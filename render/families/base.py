@@ -115,3 +115,15 @@ class Family(ABC):
     def audio(self, samples: Samples, kwargs: Mapping[str, Any]) -> Processed:
         """Process one sound, float32 [samples] at `sample_rate`; raises as `image` does."""
         raise ValueError("this model takes no audio")
+
+    def embeds(self, modality: str, metadata: Mapping[str, Any]) -> Processed:
+        """The metadata fields and the tokens of an item whose embedding comes from elsewhere.
+
+        Args:
+            modality: what the embedding stands for.
+            metadata: JSON values, as the client gave them.
+
+        Raises:
+            ValueError: the model does not take it so, or the metadata are wrong.
+        """
+        raise ValueError(f"this model takes no {modality} embeddings")

@@ -23,6 +23,9 @@ from render.families.tensors import from_numpy, from_torch, grid
 if TYPE_CHECKING:
     from render.video import Frames, VideoInfo
 
+_LONGEST_SIDE = 2**14
+"""Patches along a side of an embedding's grid."""
+
 
 class QwenVl(Family):
     """Images of the Qwen vision-language models."""
@@ -88,6 +91,21 @@ class QwenVl(Family):
             },
             (Run(self._image_id, math.prod(thw) // self._merge**2),),
         )
+
+    def embeds(self, modality: str, metadata: Mapping[str, Any]) -> Processed:
+        if modality != "image":
+            raise ValueError(f"this model takes no {modality} embeddings")
+        thw = metadata.get("image_grid_thw")
+        if not isinstance(thw, list) or len(thw) != 3 or len(metadata) != 1:
+            raise ValueError("image_grid_thw must be [t, h, w], and nothing else beside it")
+        if not all(type(n) is int and 0 < n <= _LONGEST_SIDE for n in thw):
+            raise ValueError("image_grid_thw must hold numbers of patches")
+        t, h, w = thw
+        if h % self._merge or w % self._merge:
+            raise ValueError(f"h and w of image_grid_thw must be multiples of {self._merge}")
+        rows = math.prod(thw) // self._merge**2
+        fields = {"image_grid_thw": Field(grid((t, h, w)), Batched(keep_on_cpu=True))}
+        return Processed(fields, (Run(self._image_id, rows),))
 
     def choose_frames(self, info: VideoInfo) -> Sequence[int]:
         """The sampling of the model's own video processor."""
