@@ -112,6 +112,7 @@ def fleet(directory: Path, nursery: Nursery, model: Path, sleep_s: float | None)
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(Processes(directory, nursery.start))
+        doors = stack.enter_context(Processes(directory))
         path = str(model)
         render = processes.render(model=path)
         prefill = processes.worker("prefill", model=path)
@@ -129,12 +130,12 @@ def fleet(directory: Path, nursery: Nursery, model: Path, sleep_s: float | None)
         _pin(prefill.pid, cores[-1])
         addresses = [render.grpc, address, prefill.grpc, decode.grpc]
         off, on = (
-            processes.coordinator(
+            doors.coordinator(
                 addresses, f"overlap-{name}", path, overlap=name == "on", trace_header=True
             )
             for name in ("off", "on")
         )
-        processes.ready()
+        doors.ready()
         yield Fleet(off, on)
 
 

@@ -134,7 +134,11 @@ def running(
         config: keys of CoordinatorConfig.
     """
     environment = server_environment(1, {})
-    with Nursery(environment) as nursery, Processes(directory, nursery.start) as processes:
+    with (
+        Nursery(environment) as nursery,
+        Processes(directory, nursery.start) as processes,
+        Processes(directory) as doors,  # gRPC's clients do not survive a fork
+    ):
         slots = []
         for role, count in counts.items():
             for index in range(count):
@@ -144,9 +148,9 @@ def running(
         cluster = Cluster(processes, slots)
         addresses = [slot.process.grpc for slot in slots]
         for index in range(coordinators):
-            door = processes.coordinator(addresses, f"coordinator-{index}", **config)
+            door = doors.coordinator(addresses, f"coordinator-{index}", **config)
             cluster.coordinators.append(door)
-        processes.ready(200)
+        doors.ready(200)
         for role in counts:
             cluster.wait_all(role)
         yield cluster
