@@ -70,7 +70,8 @@ def process(module: str, *args: str) -> Iterator[tuple[subprocess.Popen[str], st
                 raise RuntimeError("the child has no pipes")
             yield child, child.stdout.readline().strip()
             child.stdin.close()
-            child.wait(10)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(10)
         finally:
             child.kill()
 

@@ -12,6 +12,10 @@ from starlette.types import ASGIApp
 
 from protocol.errors import Unavailable
 
+_KEEP_ALIVE_S = 75
+"""Longer than clients and load balancers keep idle connections (5 to 60 s): the side that closes
+one while the other sends a request loses that request."""
+
 
 class HttpServer:
     """uvicorn without its signal handlers.
@@ -47,7 +51,11 @@ class HttpServer:
                 f"cannot listen on {self._host}:{self._port}: {error.strerror}"
             ) from None
         config = uvicorn.Config(
-            self._app, log_config=None, access_log=False, timeout_graceful_shutdown=5
+            self._app,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=5,
+            timeout_keep_alive=_KEEP_ALIVE_S,
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[sock]))
