@@ -332,13 +332,14 @@ class NixlLink(Link):
 
         A region may be so new that the peer has not announced it yet.
         """
-        try:
-            async with asyncio.timeout(_NEWS_S):
-                while granted.region not in self._offered.regions:
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            raise failed("nixl", f"region {granted.region} is not at the peer") from None
+        if granted.region not in self._offered.regions:
+            try:
+                async with asyncio.timeout(_NEWS_S):
+                    while granted.region not in self._offered.regions:
+                        self._news.clear()
+                        await self._news.wait()
+            except TimeoutError:
+                raise failed("nixl", f"region {granted.region} is not at the peer") from None
         await self.load()
         start, size = self._offered.regions[granted.region]
         if any(offset < 0 or offset + n > size for offset, n in granted.spans):
