@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test lint format types imports docs check clean
+.PHONY: help install serve test lint format types imports docs check interop clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,6 +47,9 @@ imports: $(STAMP)  ## the dependency table of docs/architecture.md
 docs: $(STAMP)  ## fail where a generated page is out of date
 	$(BIN)/python -m deploy.reference --check docs/configuration.md
 	$(BIN)/python docs/errors_page.py --check
+
+interop: $(STAMP)  ## compare our renderer with vLLM's, request by request (ARGS="--families text")
+	$(BIN)/python -m interop $(ARGS)
 
 check: lint types imports docs  ## everything but the tests
 

@@ -30,7 +30,7 @@ def main() -> int:
     """Run; returns the exit status."""
     options = _options()
     try:
-        command = environment.get()
+        command = environment.get(options.install_seconds)
     except environment.CannotBuild as error:
         print(f"THE REFERENCE CANNOT BE INSTALLED HERE: {error}", file=sys.stderr)
         return UNAVAILABLE
@@ -59,6 +59,10 @@ def _options() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--requests", type=int, default=200, help="to render, per family")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of requests, to look closer")
+    parser.add_argument(
+        "--install-seconds", type=float, default=float("inf"), metavar="S",
+        help="what installing the reference may take; after that the exit status is 3",
+    )  # fmt: skip
     parser.add_argument("--show", type=int, default=5, help="unwanted differences that are shown")
     return parser.parse_args()
 

