@@ -14,6 +14,7 @@ from benchmarks.questions import ask, questions
 from benchmarks.replaceable import running
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("blow", "count"), [("KILL", 4), ("STOP", 3)])
 async def test_no_request_is_lost_and_no_token_wrong(
     tmp_path: Path, blow: Blow, count: int

@@ -7,6 +7,7 @@ import gc
 import random
 
 import psutil
+import pytest
 
 from protocol.replica import Role
 from tests.coordinator.conftest import Stage, Start
@@ -45,6 +46,7 @@ def objects() -> int:
     return len(gc.get_objects())
 
 
+@pytest.mark.timeout(600)
 async def test_five_thousand_requests_leave_nothing(start: Start) -> None:
     pick = random.Random(5)
     process = psutil.Process()
