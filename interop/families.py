@@ -49,6 +49,7 @@ def setup(name: str, folder: Path) -> Setup:
     ]  # fmt: skip
     config: dict[str, Any] = {
         "served_model_name": SERVED,
+        "processes": 1,  # more would only take longer to start
         "trust_request_chat_template": True,
         "trust_request_mm_kwargs": True,
     }

@@ -93,7 +93,8 @@ def _parsers(tool: str = "", reasoning: str = "") -> tuple[tuple[str, ...], dict
         options += ["--enable-auto-tool-choice", "--tool-call-parser", tool]
     if reasoning:
         options += ["--reasoning-parser", reasoning]
-    return tuple(options), {"tool_parser": tool, "reasoning_parser": reasoning}
+    config = {"tool_parser": tool, "reasoning_parser": reasoning, "processes": 1}
+    return tuple(options), config
 
 
 _WORDS = (
