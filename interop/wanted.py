@@ -188,6 +188,12 @@ WANTED: tuple[Wanted, ...] = (
         lambda case, _difference: case.body.get("tool_choice") not in (None, "auto", "none"),
     ),
     Wanted(
+        "Gemma 3 takes pictures that newlines join",
+        "Where the newlines around two pictures become one token the reference loses a picture.",
+        "status",
+        _told("200", "400 .*must be globally non-overlapping|500 .*to be .* prompt placeholders"),
+    ),
+    Wanted(
         "a message needs content",
         "A user's or system's message without content is a mistake that OpenAI's API refuses too.",
         "status",

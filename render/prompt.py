@@ -79,6 +79,41 @@ def expand(
     return Expanded(out, ranges)
 
 
+def joined(expanded: Expanded, joins: Sequence[tuple[int, int, int]]) -> Expanded:
+    """The prompt with pairs of tokens made one, kind by kind, as the tokenizer would have.
+
+    A token that two items come to share belongs to the first.
+    """
+    for first, second, both in joins:
+        ids = expanded.token_ids
+        out: list[int] = []
+        place: list[int] = []  # of each old token in the new prompt
+        for token in ids:
+            if token == second and out and out[-1] == first:
+                out[-1] = both
+            else:
+                out.append(token)
+            place.append(len(out) - 1)
+        ranges: dict[str, list[PlaceholderRange]] = {}
+        for modality, old in expanded.ranges.items():
+            taken = 0
+            ranges[modality] = []
+            for one in old:
+                start = place[one.offset]
+                moved = _without(one, taken - start) if start < taken else one
+                start = max(start, taken)
+                taken = place[one.offset + one.length - 1] + 1
+                ranges[modality].append(PlaceholderRange(start, taken - start, moved.is_embed))
+        expanded = Expanded(out, ranges)
+    return expanded
+
+
+def _without(one: PlaceholderRange, count: int) -> PlaceholderRange:
+    """The range without its first tokens, which take no embedding."""
+    spans = tuple((start - count, length) for start, length in one.is_embed or ())
+    return PlaceholderRange(one.offset + count, one.length - count, spans)
+
+
 def _range(offset: int, runs: tuple[Run, ...]) -> PlaceholderRange:
     length = sum(run.repeat for run in runs)
     if all(run.embeds for run in runs):

@@ -32,7 +32,7 @@ from render.media import MediaItem, MediaLoader
 from render.messages import Conversation, MediaRef, parse
 from render.parsers import reasoning, tools
 from render.pool import MediaPool
-from render.prompt import expand
+from render.prompt import expand, joined
 from render.sampling import SamplingDefaults, sampling_params
 from render.structured import form_of
 from render.template import ChatTemplate
@@ -292,7 +292,7 @@ class Renderer:
             runs: dict[str, list[Any]] = {}
             for item in items:
                 runs.setdefault(item.modality, []).append(item.head.runs)
-            expanded = expand(ids, self.family.placeholders, runs)
+            expanded = joined(expand(ids, self.family.placeholders, runs), self.family.joins)
             ids = expanded.token_ids
             tensors = request.mm_payload == "tensors"
             features = without_tensors(items, expanded.ranges, metadata=tensors)

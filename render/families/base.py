@@ -83,6 +83,10 @@ class Family(ABC):
     metadata: ClassVar[frozenset[str]] = frozenset()
     """Fields that prefill needs besides those kept on the CPU."""
 
+    joins: tuple[tuple[int, int, int], ...] = ()
+    """Pairs of tokens, and the one that the tokenizer makes of both: where an item's tokens come to
+    stand beside text, they are what the text as a whole would have been."""
+
     mm_kwargs: ClassVar[frozenset[str]] = frozenset()
     """`mm_processor_kwargs` that a trusted request may set."""
 

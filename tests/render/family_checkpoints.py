@@ -250,7 +250,7 @@ def gemma3(path: Path) -> Path:
         {
             "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
             "image_token_index": "@<image_soft_token>", "boi_token_index": "@<start_of_image>",
-            "eoi_token_index": "@<end_of_image>", "dtype": "float32", "mm_tokens_per_image": 4,
+            "eoi_token_index": "@<end_of_image>", "dtype": "bfloat16", "mm_tokens_per_image": 4,
             "text_config": {"model_type": "gemma3_text", **TEXT},
             "vision_config": {
                 "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14,

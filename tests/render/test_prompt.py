@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.errors import InvalidRequest
 from protocol.features import PlaceholderRange
 from render.families.base import Placeholder, Run
-from render.prompt import expand, kept
+from render.prompt import expand, joined, kept
 
 PLACEHOLDERS = {"image": Placeholder(90, "<i>"), "video": Placeholder(91, "<v>")}
 
@@ -67,3 +67,29 @@ def test_truncation_never_cuts_an_item_off() -> None:
     with pytest.raises(InvalidRequest) as caught:
         kept([90, 2, 3], 2, "left", PLACEHOLDERS)
     assert caught.value.param == "truncate_prompt_tokens"
+
+
+ONE, TWO, THREE, FOUR, PICTURE = 91, 92, 93, 94, 95
+NEWLINES = ((ONE, TWO, THREE), (TWO, ONE, THREE), (TWO, TWO, FOUR))
+FRAMED = (Run(TWO, 1, False), Run(PICTURE, 3), Run(TWO, 1, False))
+
+
+def test_an_items_newlines_join_those_of_the_text() -> None:
+    expanded = expand([1, ONE, 5, ONE, 2], {"image": Placeholder(5, "")}, {"image": [FRAMED]})
+    found = joined(expanded, NEWLINES)
+    assert found.token_ids == [1, THREE, PICTURE, PICTURE, PICTURE, THREE, 2]
+    assert found.ranges == {"image": [PlaceholderRange(1, 5, ((1, 3),))]}
+
+
+def test_a_newline_that_two_items_share_belongs_to_the_first() -> None:
+    expanded = expand([5, 5, 2], {"image": Placeholder(5, "")}, {"image": [FRAMED, FRAMED]})
+    found = joined(expanded, NEWLINES)
+    assert found.token_ids == [TWO, *[PICTURE] * 3, FOUR, *[PICTURE] * 3, TWO, 2]
+    first, second = found.ranges["image"]
+    assert first == PlaceholderRange(0, 5, ((1, 3),))
+    assert second == PlaceholderRange(5, 4, ((0, 3),))
+
+
+def test_without_joins_a_prompt_stays_as_it_is() -> None:
+    expanded = expand([5, 1], {"image": Placeholder(5, "")}, {"image": [FRAMED]})
+    assert joined(expanded, ()) is expanded
