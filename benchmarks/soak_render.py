@@ -262,7 +262,10 @@ def server() -> Iterator[tuple[str, psutil.Process]]:
                 yield f"http://127.0.0.1:{port}", psutil.Process(child.pid)
             finally:
                 child.terminate()
-                child.wait(30)
+                try:
+                    child.wait(60)
+                except subprocess.TimeoutExpired:
+                    child.kill()
 
 
 def free_port() -> int:
@@ -346,6 +349,11 @@ def main() -> int:
     asked = parser.parse_args()
     with server() as (url, process):
         seen, samples = asyncio.run(soak(url, process, asked.seconds, asked.clients, asked.seed))
+        return tell(asked, seen, samples)
+
+
+def tell(asked: argparse.Namespace, seen: Seen, samples: list[tuple[float, int]]) -> int:
+    """Print and write what was seen; the exit status."""
     total = sum(seen.statuses.values())
     print(f"{total} answers, {total / asked.seconds:.0f} a second")
     print(

@@ -25,6 +25,7 @@ from httpcore2 import AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream
 from protocol.deadline import Deadline
 from protocol.errors import InvalidRequest, NotSupported, PayloadTooLarge, Unprocessable
 from render.config import MediaConfig
+from render.stills import pack
 
 _DATA_URL = re.compile(r"data:([^,]*?),", re.IGNORECASE)
 _SCHEMES = frozenset({"http", "https"})
@@ -85,6 +86,8 @@ class MediaFetcher:
         if not head.group(1).lower().endswith(";base64"):
             raise NotSupported("only base64 data: URLs are supported", param)
         try:
+            if head.group(1).lower().startswith("video/jpeg;"):
+                return pack([pybase64.b64decode(frame, validate=True) for frame in data.split(",")])
             raw = unquote_to_bytes(data) if "%" in data else data.encode("ascii")
             decoded = pybase64.b64decode(raw, validate=True)
         except (ValueError, UnicodeEncodeError):

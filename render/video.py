@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from protocol.errors import InvalidRequest
+from render import stills
 
 _DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpeg,mpegts,ogg,flv,gif"
 _OPTIONS = {"format_whitelist": _DEMUXERS, "protocol_whitelist": "none", "enable_drefs": "0"}
@@ -67,6 +68,8 @@ def decode(
     Raises:
         InvalidRequest: the data is no video that can be decoded, or is larger than allowed.
     """
+    if data.startswith(stills.MARK):
+        return _stills(data, max_pixels, max_frames)
     import av
     from av.error import FFmpegError
 
@@ -90,6 +93,15 @@ def decode(
         raise InvalidRequest(
             f"the data is not a video that can be decoded: {type(error).__name__}"
         ) from None
+
+
+def _stills(data: bytes, max_pixels: int, max_frames: int) -> Frames:
+    """All frames of a list, which has been sampled already."""
+    frames = stills.unpack(data)
+    wanted = thinned(range(len(frames)), max_frames)
+    pixels = stills.pixels_of([frames[index] for index in wanted], max_pixels)
+    _, height, width, _ = pixels.shape
+    return Frames(pixels, wanted, VideoInfo(len(frames), stills.FPS, width, height))
 
 
 def thinned(indices: Sequence[int], most: int) -> list[int]:
