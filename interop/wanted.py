@@ -194,6 +194,13 @@ WANTED: tuple[Wanted, ...] = (
         _told("200", "400 .*must be globally non-overlapping|500 .*to be .* prompt placeholders"),
     ),
     Wanted(
+        "a clip of which frames are sampled",
+        "The reference's call of Qwen2.5-VL's processor fails for clips that it has thinned out; "
+        "the processor itself takes them, as it does here.",
+        "status",
+        _told("200", "400 .*Failed to apply Qwen2(_5_)?VLProcessor on data=.*videos"),
+    ),
+    Wanted(
         "a message needs content",
         "A user's or system's message without content is a mistake that OpenAI's API refuses too.",
         "status",
