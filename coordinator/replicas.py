@@ -185,7 +185,13 @@ class ReplicaPool:
             task.add_done_callback(self._leaving.discard)
         for replica_id in listed.keys() - self._members.keys():
             replica = listed[replica_id]
-            member = self._members[replica_id] = Member(replica, self._connect(replica))
+            try:
+                client = self._connect(replica)
+            except Exception:  # noqa: BLE001
+                # One that describes itself strangely must not keep the others from being followed.
+                _log.exception("no connection can be made to %s, it is left out", replica)
+                continue
+            member = self._members[replica_id] = Member(replica, client)
             self._watchers[replica_id] = asyncio.create_task(self._watch(member))
         self._notify(None)
 

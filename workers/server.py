@@ -192,7 +192,7 @@ class WorkerServer:
 
     def _describe(self) -> Replica:
         if self._replica is None:
-            return Replica(id="", role=self._config.role)
+            raise Unavailable("this worker is starting")
         return self._replica
 
     def _watch(self, parts: Parts) -> None:

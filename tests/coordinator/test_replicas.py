@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.clients.native import NativeClient
 from coordinator.config import CoordinatorConfig, StageConfig
 from coordinator.member import Member
 from coordinator.replicas import ReplicaPool
@@ -200,3 +201,11 @@ async def test_foreign_decoders_take_no_kv_of_ours_but_any_encoder() -> None:
 async def _take(pool: ReplicaPool) -> None:
     async with pool.lease("decode", Deadline.after(5)):
         pass
+
+
+async def test_a_replica_that_cannot_be_connected_to_does_not_hide_the_others() -> None:
+    """gRPC refuses an address that is none."""
+    pool = ReplicaPool(CoordinatorConfig(), lambda replica: NativeClient(replica.grpc, ""))
+    pool.apply((Replica("", "encode"), Replica("e1", "encode", grpc="127.0.0.1:1")))
+    assert [member.id for member in pool.members()] == ["e1"]
+    await pool.stop()
