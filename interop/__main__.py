@@ -19,6 +19,7 @@ from interop.codec import ReferenceCodec
 from interop.families import NAMES
 from interop.report import Report
 from interop.run import Settings, run_family
+from interop.servers import StartFailed
 
 ALL = (*NAMES, *derender.NAMES)
 
@@ -38,17 +39,23 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="triptych-interop-"))
     print(f"logs and checkpoints in {folder}", flush=True)
     reports: list[Report] = []
+    unserved: list[str] = []
     with ReferenceCodec(command, folder / "codec.log") as codec:
         settings = Settings(command, codec, folder, options.requests, options.only)
         for family in options.families:
             started = time.monotonic()
-            if family in derender.NAMES:
-                report = asyncio.run(derender.run_set(family, command, folder))
-            else:
-                report = asyncio.run(run_family(family, settings))
+            try:
+                if family in derender.NAMES:
+                    report = asyncio.run(derender.run_set(family, command, folder))
+                else:
+                    report = asyncio.run(run_family(family, settings))
+            except StartFailed as error:
+                print(f"{family}: NOT COMPARED: {error}\n", flush=True)
+                unserved.append(family)
+                continue
             reports.append(report)
             report.show(options.show, time.monotonic() - started)
-    return 1 if any(report.failed for report in reports) else 0
+    return 1 if unserved or any(report.failed for report in reports) else 0
 
 
 def _options() -> argparse.Namespace:
