@@ -175,7 +175,8 @@ class ReplicaPool:
 
     def apply(self, snapshot: Snapshot) -> None:
         """Take a new list of replicas."""
-        listed = {replica.id: replica for replica in snapshot}
+        # One without an id is not up yet.
+        listed = {one.id: one for one in snapshot if one.id}
         for replica_id in self._members.keys() - listed.keys():
             member = self._members.pop(replica_id)
             member.listed = False

@@ -203,8 +203,8 @@ async def _take(pool: ReplicaPool) -> None:
         pass
 
 
-async def test_a_replica_that_cannot_be_connected_to_does_not_hide_the_others() -> None:
-    """gRPC refuses an address that is none."""
+async def test_a_replica_without_an_id_is_left_out() -> None:
+    """As one that is about to start may describe itself."""
     pool = ReplicaPool(CoordinatorConfig(), lambda replica: NativeClient(replica.grpc, ""))
     pool.apply((Replica("", "encode"), Replica("e1", "encode", grpc="127.0.0.1:1")))
     assert [member.id for member in pool.members()] == ["e1"]
