@@ -16,12 +16,16 @@ from transformers import Qwen3VLProcessor
 from examples.demo_model import SYSTEM_PROMPTS, Messages
 from examples.drawings import (
     LABELS,
+    MAX_SHAPES,
     SINGLE_IMAGE_KINDS,
+    WIDTH_PER_SHAPE,
     Drawing,
     Kind,
+    draw,
     drawings_for,
     examples,
     question,
+    random_labels,
     user_message,
 )
 
@@ -38,7 +42,9 @@ class Cycle:
     For the share `easy` of its steps drawings are small and have few shapes; of the batches that
     follow, the share `several` is about several images: just two simple ones where `pairs`.
     `sides` is how often the longest side is limited to each of `SIDES`. With `guided`, attention
-    is taught too (see `demo_guidance`).
+    is taught too (see `demo_guidance`). `kinds` is how often each of `SINGLE_IMAGE_KINDS` is asked
+    first, and `crowded` the share of single drawings that have at least three shapes: those are
+    what is left to learn at the end.
     """
 
     easy: float
@@ -46,25 +52,34 @@ class Cycle:
     sides: tuple[float, ...]
     pairs: bool = False
     guided: bool = False
+    kinds: tuple[float, ...] = (0.4, 0.3, 0.3)
+    crowded: float = 0.0
 
 
 SIDES: Final = (96, 128, 192, 256)
 CYCLES: Final = (
     Cycle(easy=0.25, several=0.4, sides=(0.4, 0.3, 0.15, 0.15)),
     Cycle(easy=0.0, several=0.7, sides=(0.3, 0.3, 0.2, 0.2), pairs=True, guided=True),
-    Cycle(easy=0.0, several=0.5, sides=(0.3, 0.3, 0.2, 0.2)),
+    Cycle(
+        easy=0.0, several=0.25, sides=(0.2, 0.25, 0.25, 0.3), kinds=(0.5, 0.08, 0.42), crowded=0.7
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a batch holds: shapes per drawing, longest side, turns, and whether several images."""
+    """What a batch holds: shapes per drawing, longest side, turns, and whether several images.
+
+    `kinds` and `crowded` are those of `Cycle`.
+    """
 
     max_shapes: int
     max_side: int
     length: int
     several: bool
     images: int | None = None
+    kinds: tuple[float, ...] = (0.4, 0.3, 0.3)
+    crowded: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +104,14 @@ def level_at(rng: np.random.Generator, cycle: Cycle, progress: float) -> Level:
         return Level(max_shapes=1, max_side=80, length=length, several=True, images=2)
     max_side = int(rng.choice(SIDES, p=cycle.sides))
     max_shapes = 3 if progress < 1.5 * cycle.easy else 4
-    return Level(max_shapes=max_shapes, max_side=max_side, length=length, several=several)
+    return Level(
+        max_shapes=max_shapes,
+        max_side=max_side,
+        length=length,
+        several=several,
+        kinds=cycle.kinds,
+        crowded=cycle.crowded,
+    )
 
 
 def single_image_conversation(rng: np.random.Generator, level: Level) -> Conversation:
@@ -97,8 +119,15 @@ def single_image_conversation(rng: np.random.Generator, level: Level) -> Convers
     if rng.random() < 0.03:
         example = next(examples(rng, "text"))
         return _conversation(rng, [], [(example.prompt, example.answer)])
-    kind: Kind = SINGLE_IMAGE_KINDS[int(rng.choice(3, p=(0.4, 0.3, 0.3)))]
-    drawings, shape = drawings_for(rng, kind, max_shapes=level.max_shapes, max_side=level.max_side)
+    kind: Kind = SINGLE_IMAGE_KINDS[int(rng.choice(3, p=level.kinds))]
+    if kind != "colour" and rng.random() < level.crowded:
+        labels = random_labels(rng, int(rng.integers(3, MAX_SHAPES + 1)))
+        side = max(level.max_side, WIDTH_PER_SHAPE * MAX_SHAPES)
+        drawings, shape = [draw(rng, labels, max_side=side)], None
+    else:
+        drawings, shape = drawings_for(
+            rng, kind, max_shapes=level.max_shapes, max_side=level.max_side
+        )
     turns = [question(rng, kind, drawings, shape=shape)]
     while len(turns) < level.length:
         more: list[Kind] = ["describe", "count"]

@@ -152,7 +152,7 @@ def main() -> None:
         "--learning-rate",
         type=float,
         nargs=len(CYCLES),
-        default=(1.5e-3, 1.6e-3, 1.5e-3),
+        default=(1.5e-3, 1.6e-3, 1.1e-3),
         metavar="RATE",
         help="peak for the whole model, per cycle",
     )
