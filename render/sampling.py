@@ -64,7 +64,6 @@ def sampling_params(
     n = request.n if request.n is not None else 1
     if values["temperature"] is None:
         values["temperature"] = 0.0 if defaults.greedy and n == 1 else 1.0
-    _settle(values)
     extra = {
         name: given
         for name in ("kv_transfer_params", "ec_transfer_params")
@@ -78,6 +77,8 @@ def sampling_params(
             "top_logprobs" if isinstance(request, ChatCompletionRequest) else "logprobs",
         )
     try:
+        SamplingParams(n=n, **_given(values))  # what settling would hide is refused first
+        _settle(values)
         return SamplingParams(
             n=n,
             seed=None if request.seed == -1 else request.seed,
@@ -93,10 +94,14 @@ def sampling_params(
             spaces_between_special_tokens=request.spaces_between_special_tokens,
             structured_outputs=form,
             extra_args=extra or None,
-            **{name: value for name, value in values.items() if value is not None},
+            **_given(values),
         )
     except ValueError as error:
         raise InvalidRequest(str(error), _field(str(error))) from None
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _settle(values: dict[str, Any]) -> None:

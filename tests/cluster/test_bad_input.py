@@ -139,7 +139,7 @@ COMPLETIONS = [
     Case("no prompt", {"model": MODEL}, 400, "prompt"),
     Case("empty list", {"prompt": []}, 400, "prompt"),
     Case("mixed list", {"prompt": ["a", 1]}, 400, "prompt"),
-    Case("negative token", {"prompt": [1, -1]}, 400, "token"),
+    Case("negative token", {"prompt": [1, -1]}, 400, "prompt.1"),
     Case("token outside the vocabulary", {"prompt": [1, 10_000_000]}, 400, "token"),
     Case("token beyond 64 bit", {"prompt": [2**70]}, 400, "prompt"),
     Case("best of", {"prompt": "a", "best_of": 3}, 400, "best_of"),

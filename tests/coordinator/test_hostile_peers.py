@@ -28,8 +28,9 @@ GARBAGE: Any = msgspec.Raw(b"\xc1 no msgpack")
 NUMBER: Any = msgspec.Raw(msgspec.msgpack.encode(7))
 PROMPT = [2, 9, 9, 9, 9, *(10 + ord(c) % 80 for c in "hi")]
 COUNT = 10
-LIMIT_S = 1.0
-"""What a stage may take here: a peer that says nothing costs a second."""
+LIMIT_S = 2.0
+"""What a stage may take here: a peer that says nothing costs that long. An honest one must never,
+for a liar that is asked to go on after it would say the first token again."""
 
 Lie = Callable[[StubReplica, Any], Any]
 """Makes a reply of a call (its request is given), or raises."""

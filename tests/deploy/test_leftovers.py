@@ -42,7 +42,7 @@ def test_those_that_stay_are_killed(children: list[subprocess.Popen[bytes]]) -> 
     children.append(child(marker))
     (killed,) = leftovers.end(marker[leftovers.MARKER], 0.0)
     assert WAITS in killed
-    assert children[0].wait(10) == -9
+    children[0].wait(10)  # the status may be lost: whoever killed it has waited for it too
     assert leftovers.marked(marker[leftovers.MARKER]) == []
 
 

@@ -17,8 +17,8 @@ SECONDS = 40
 CONFIG = """
 [checks.positive_data_acceptance]
 # What a part may hold, how long a prompt may be and which values go together is the model's matter
-# and not in a schema: 400 is a described answer to it.
-expected-statuses = ["2xx", "400", "413", "422"]
+# and not in a schema: 400 is a described answer to it, as 404 is to a model that is not served.
+expected-statuses = ["2xx", "400", "404", "413", "422"]
 """
 
 
