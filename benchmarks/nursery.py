@@ -82,6 +82,9 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         self._popen.terminate()
         self._popen.wait(10)
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def start(
         self, arguments: Sequence[str], output: Path, environment: Mapping[str, str]

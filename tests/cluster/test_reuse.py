@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from benchmarks.questions import Question, ask, question
-from benchmarks.replaceable import Cluster, running
+from benchmarks.replaceable import Cluster, Slot, running
 from tests.cluster.asking import unseen
 
 CLIENTS = 16
@@ -27,7 +27,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def encoded(cluster: Cluster) -> dict[str, int]:
     """Items that each encode replica's tower has had."""
-    return {slot.name: int(slot.process.metrics().get(ENCODED, 0)) for slot in cluster.of("encode")}
+    return {slot.name: encoded_by(slot) for slot in cluster.of("encode")}
+
+
+def encoded_by(slot: Slot) -> int:
+    """Items that the tower of a replica that runs has had."""
+    return int(slot.process.metrics().get(ENCODED, 0))
 
 
 def grown(cluster: Cluster, before: dict[str, int]) -> dict[str, int]:
@@ -93,10 +98,10 @@ async def test_what_a_killed_replica_held_is_encoded_again_and_nothing_else(
     victim = cluster.of("encode")[0]
     [survivor] = [slot for slot in cluster.of("encode") if slot is not victim]
     assert 0 < held[victim.name] < PICTURES
-    had = encoded(cluster)[survivor.name]
+    had = encoded_by(survivor)
     cluster.kill(victim)
     try:
         await ask_all(cluster, asked, coordinators)
-        assert encoded(cluster)[survivor.name] - had == held[victim.name]
+        assert encoded_by(survivor) - had == held[victim.name]
     finally:
         cluster.replace(victim)
