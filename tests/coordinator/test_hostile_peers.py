@@ -22,15 +22,14 @@ from protocol.rpc import Encoded, Prefilled, Rendered, Reservation, Reserved, To
 from protocol.transfer import EcItem, KvHandoff, kv_params
 from tests.coordinator.conftest import Start, events
 from tests.coordinator.stub_stages import StubReplica
-from tests.coordinator.stub_words import expected
+from tests.coordinator.stub_words import expected, next_token
 
 GARBAGE: Any = msgspec.Raw(b"\xc1 no msgpack")
 NUMBER: Any = msgspec.Raw(msgspec.msgpack.encode(7))
 PROMPT = [2, 9, 9, 9, 9, *(10 + ord(c) % 80 for c in "hi")]
 COUNT = 10
-LIMIT_S = 2.0
-"""What a stage may take here: a peer that says nothing costs that long. An honest one must never,
-for a liar that is asked to go on after it would say the first token again."""
+LIMIT_S = 1.0
+"""What a stage may take here: a peer that says nothing costs a second."""
 
 Lie = Callable[[StubReplica, Any], Any]
 """Makes a reply of a call (its request is given), or raises."""
@@ -95,6 +94,15 @@ def handed(deltas: list[TokenDelta], params: Any) -> Lie:
     return lambda _replica, _request: Prefilled(deltas, params, Usage())
 
 
+def without_blocks(_replica: StubReplica, request: Any) -> Prefilled:
+    """The right token, of a request that goes on elsewhere too, with blocks that nobody has."""
+    before = [*request.token_ids, *(request.resume_token_ids or ())]
+    token = next_token(before, request.sampling_params.seed, 0)
+    source = EcItem("", "127.0.0.1", 3, "nowhere")
+    params = kv_params(KvHandoff(source, len(before), 16, (token,)))
+    return Prefilled([TokenDelta(0, [token])], params, Usage())
+
+
 FIRST = expected(PROMPT, 1)[0]
 HANDOFF = kv_params(KvHandoff(EcItem("", "127.0.0.1", 3, "nowhere"), 7, 16, (FIRST,)))
 
@@ -142,8 +150,7 @@ LIES: dict[str, tuple[Role, str, Lie]] = {
         [TokenDelta(0, [FIRST])], None)),
     "prefill: a malformed handoff": ("prefill", "prefill", handed(
         [TokenDelta(0, [11])], {"triptych_kv": {"source": 7}})),
-    "prefill: blocks that are not there": ("prefill", "prefill", handed(
-        [TokenDelta(0, [FIRST])], HANDOFF)),
+    "prefill: blocks that are not there": ("prefill", "prefill", without_blocks),
     "prefill: for a choice that is not": ("prefill", "prefill", handed(
         [TokenDelta(3, [11])], HANDOFF)),
     "prefill: two first tokens": ("prefill", "prefill", handed(

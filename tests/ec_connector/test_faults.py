@@ -79,7 +79,8 @@ async def test_a_consumer_killed_while_it_reads(transport: str, nothing_left: No
                 await until(lambda: is_clean(producer))
                 with contextlib.suppress(asyncio.CancelledError, TransferError):
                     await reading
-        assert producer.stats().pinned == 0
+        # What the dead one had sent may still be read: a lease that comes of it ends with the link.
+        await until(lambda: is_clean(producer))
         await publish(producer, 2, 63 * MIB)  # the whole store can be had again
 
 
