@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import httpx
 import msgspec
+import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -107,4 +108,4 @@ if __name__ == "__main__":
     logs.configure("WARNING")
     stages = msgspec.json.decode(sys.argv[2], type=Addresses)
     requests = int(sys.argv[3]) if len(sys.argv) > 3 else AdmissionConfig().requests
-    asyncio.run(proxy(stages) if sys.argv[1] == "proxy" else coordinator(stages, requests))
+    uvloop.run(proxy(stages) if sys.argv[1] == "proxy" else coordinator(stages, requests))
