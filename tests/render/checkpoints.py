@@ -20,14 +20,14 @@ QWEN_TOKENS = [
 ]  # fmt: skip
 QWEN_PLAIN_TOKENS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
 
-QWEN_TEMPLATE = """\
+_TEMPLATE = """\
 {%- for m in messages %}
-{{- '<|im_start|>' + m.role + '\\n' }}
+{{- 'START' + m.role + '\\n' }}
 {%- if m.content is string %}{{- m.content }}
 {%- else %}
 {%- for part in m.content %}
-{%- if part.type == 'image' %}{{- '<|vision_start|><|image_pad|><|vision_end|>' }}
-{%- elif part.type == 'video' %}{{- '<|vision_start|><|video_pad|><|vision_end|>' }}
+{%- if part.type == 'image' %}{{- 'IMAGE' }}
+{%- elif part.type == 'video' %}{{- 'VIDEO' }}
 {%- elif 'text' in part %}{{- part.text }}
 {%- endif %}
 {%- endfor %}
@@ -35,12 +35,32 @@ QWEN_TEMPLATE = """\
 {%- for call in m.tool_calls or [] %}
 {{- '<tool_call>' + call.function.name + (call.function.arguments | tojson) + '</tool_call>' }}
 {%- endfor %}
-{{- '<|im_end|>\\n' }}
+{{- 'END\\n' }}
 {%- endfor %}
 {%- if tools %}{{- 'tools: ' + (tools | tojson) + '\\n' }}{%- endif %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}
+{%- if add_generation_prompt %}{{- 'STARTassistant\\n' }}{%- endif %}"""
+
+
+def template(*, start: str, end: str, image: str, video: str) -> str:
+    """A chat template: what a message begins and ends with, and what stands for its media."""
+    words = {"START": start, "END": end, "IMAGE": image, "VIDEO": video}
+    text = _TEMPLATE
+    for name, word in words.items():
+        text = text.replace(name, word)
+    return text
+
+
+QWEN_TEMPLATE = (
+    template(
+        start="<|im_start|>",
+        end="<|im_end|>",
+        image="<|vision_start|><|image_pad|><|vision_end|>",
+        video="<|vision_start|><|video_pad|><|vision_end|>",
+    )
+    + """
 {%- if enable_thinking is defined and not enable_thinking %}{{- '<think>\\n\\n</think>\\n' }}
 {%- endif %}"""
+)
 
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"

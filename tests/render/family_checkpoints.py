@@ -20,26 +20,6 @@ TEXT = {
 }  # fmt: skip
 """A language model's sizes."""
 
-TEMPLATE = """\
-{%- for m in messages %}
-{{- '<s>' + m.role + '\\n' }}
-{%- if m.content is string %}{{- m.content }}
-{%- else %}
-{%- for part in m.content %}
-{%- if part.type == 'image' %}{{- 'IMAGE' }}
-{%- elif part.type == 'video' %}{{- 'VIDEO' }}
-{%- elif 'text' in part %}{{- part.text }}
-{%- endif %}
-{%- endfor %}
-{%- endif %}
-{%- for call in m.tool_calls or [] %}
-{{- '<tool_call>' + call.function.name + (call.function.arguments | tojson) + '</tool_call>' }}
-{%- endfor %}
-{{- '\\n' }}
-{%- endfor %}
-{%- if tools %}{{- 'tools: ' + (tools | tojson) + '\\n' }}{%- endif %}
-{%- if add_generation_prompt %}{{- '<s>assistant\\n' }}{%- endif %}"""
-
 VIDEO = {
     "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "fps": 2, "min_frames": 4,
     "max_frames": 16, "do_sample_frames": True, **RESCALE,
@@ -75,7 +55,7 @@ def made(
     for name, content in files.items():
         own = {"tokenizer_class": "PreTrainedTokenizerFast"} if name == "tokenizer_config" else {}
         write(path, f"{name}.json", own | content)
-    template = TEMPLATE.replace("IMAGE", image or special[0]).replace("VIDEO", video)
+    template = checkpoints.template(start="<s>", end="", image=image or special[0], video=video)
     (path / "chat_template.jinja").write_text(template)
     return path
 

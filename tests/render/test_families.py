@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,23 +17,13 @@ from render.families.base import Family, Processed
 from render.families.text_only import TextOnly
 from tests.render import checkpoints
 from tests.render.checkpoints import write
+from tests.render.family_checkpoints import MAKERS
 
 WIDE = Image.fromarray(np.random.default_rng(3).integers(0, 255, (48, 96, 3), np.uint8))
-RESCALE = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
-def made(path: Path, special: list[str], config: dict[str, Any], **files: dict[str, Any]) -> Family:
-    """A family on a checkpoint whose config names tokens as `@token`."""
-    path.mkdir(exist_ok=True)
-    ids = checkpoints.byte_level(path, ["<s>", *special], [])
-    found = {
-        key: ids[value[1:]] if isinstance(value, str) and value.startswith("@") else value
-        for key, value in config.items()
-    }
-    write(path, "config.json", {**found, "vision_config": {}, "text_config": {}})
-    for name, content in files.items():
-        own = {"tokenizer_class": "PreTrainedTokenizerFast"} if name == "tokenizer_config" else {}
-        write(path, f"{name}.json", own | content)
+def loaded(path: Path) -> Family:
+    """The family of a checkpoint."""
     family = create(open_checkpoint(path))
     family.load()
     return family
@@ -61,8 +50,7 @@ def dtype(item: Processed) -> str:
     [("qwen2_vl", 14), ("qwen2_5_vl", 14), ("qwen3_vl", 16), ("qwen3_vl_moe", 16), ("qwen3_5", 16)],
 )
 def test_qwen(tmp_path: Path, model_type: str, patch: int) -> None:
-    family = create(open_checkpoint(checkpoints.qwen_vl(tmp_path, model_type, patch)))
-    family.load()
+    family = loaded(checkpoints.qwen_vl(tmp_path, model_type, patch))
     item = family.image(WIDE, {})
     assert shape(item, "pixel_values") == (
         math.prod(np.frombuffer(item.fields["image_grid_thw"].data.data, np.int64)),  # type: ignore[union-attr]
@@ -76,8 +64,7 @@ def test_qwen(tmp_path: Path, model_type: str, patch: int) -> None:
 @pytest.mark.parametrize("patch", [14, 16])
 def test_patches_are_those_of_the_models_own_processor(tmp_path: Path, patch: int) -> None:
     """Bit for bit, over sizes that grow, shrink and stay."""
-    family = create(open_checkpoint(checkpoints.qwen_vl(tmp_path, "qwen3_vl", patch)))
-    family.load()
+    family = loaded(checkpoints.qwen_vl(tmp_path, "qwen3_vl", patch))
     rng = np.random.default_rng(patch)
     own = family._own_processor()  # type: ignore[attr-defined]
     for width, height in [(64, 64), (96, 48), (5, 7), (640, 360), (31, 999), (257, 255), (8, 1500)]:
@@ -97,18 +84,7 @@ def test_patches_are_those_of_the_models_own_processor(tmp_path: Path, patch: in
 
 
 def test_llava(tmp_path: Path) -> None:
-    family = made(
-        tmp_path, ["<image>"],
-        {"model_type": "llava", "image_token_index": "@<image>", "dtype": "float16"},
-        preprocessor_config={
-            "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28},
-            "crop_size": {"height": 28, "width": 28}, **RESCALE,
-        },
-        processor_config={
-            "processor_class": "LlavaProcessor", "patch_size": 14, "image_token": "<image>",
-            "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1,
-        },
-    )  # fmt: skip
+    family = loaded(MAKERS["llava"](tmp_path))
     item = family.image(WIDE, {})
     assert shape(item, "pixel_values") == (3, 28, 28)
     assert (dtype(item), rows(item)) == ("float16", 4)
@@ -116,23 +92,8 @@ def test_llava(tmp_path: Path) -> None:
     assert metadata_of(item.fields) == {}
 
 
-PIXTRAL_TOKENS = ["[IMG]", "[IMG_BREAK]", "[IMG_END]"]
-PIXTRAL = {
-    "image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 64},
-    "patch_size": {"height": 16, "width": 16}, **RESCALE,
-}  # fmt: skip
-
-
-def pixtral_processor(merge: int) -> dict[str, Any]:
-    return {"processor_class": "PixtralProcessor", "patch_size": 16, "spatial_merge_size": merge}
-
-
 def test_pixtral_breaks_an_image_into_lines(tmp_path: Path) -> None:
-    config = {"model_type": "llava", "image_token_index": "@[IMG]", "dtype": "bfloat16"}
-    family = made(
-        tmp_path, PIXTRAL_TOKENS, config,
-        preprocessor_config=PIXTRAL, processor_config=pixtral_processor(1),
-    )  # fmt: skip
+    family = loaded(MAKERS["pixtral"](tmp_path))
     item = family.image(WIDE, {})
     assert shape(item, "pixel_values") == (3, 32, 64)
     assert dtype(item) == "bfloat16"
@@ -142,33 +103,14 @@ def test_pixtral_breaks_an_image_into_lines(tmp_path: Path) -> None:
 
 
 def test_mistral3_pixels_are_bytes(tmp_path: Path) -> None:
-    config = {"model_type": "mistral3", "image_token_index": "@[IMG]"}
-    family = made(
-        tmp_path, PIXTRAL_TOKENS, config,
-        preprocessor_config={**PIXTRAL, "patch_size": {"height": 32, "width": 32}},
-        processor_config=pixtral_processor(2),
-    )  # fmt: skip
+    family = loaded(MAKERS["mistral3"](tmp_path))
     item = family.image(WIDE, {})
     assert dtype(item) == "uint8"
     assert rows(item) == 2
 
 
 def test_llava_onevision(tmp_path: Path) -> None:
-    family = made(
-        tmp_path, ["<image>", "<video>"],
-        {"model_type": "llava_onevision", "image_token_index": "@<image>", "dtype": "bfloat16"},
-        preprocessor_config={
-            "image_processor_type": "LlavaOnevisionImageProcessor",
-            "size": {"height": 28, "width": 28}, "image_grid_pinpoints": [[28, 56], [56, 56]],
-            **RESCALE,
-        },
-        video_preprocessor_config={"video_processor_type": "LlavaOnevisionVideoProcessor"},
-        processor_config={
-            "processor_class": "LlavaOnevisionProcessor", "num_image_tokens": 4,
-            "vision_feature_select_strategy": "full", "image_token": "<image>",
-            "video_token": "<video>",
-        },
-    )  # fmt: skip
+    family = loaded(MAKERS["llava_onevision"](tmp_path))
     item = family.image(WIDE, {})
     assert shape(item, "pixel_values")[1:] == (3, 28, 28)
     assert shape(item, "image_sizes") == (2,)
@@ -177,24 +119,7 @@ def test_llava_onevision(tmp_path: Path) -> None:
 
 
 def test_gemma3_frames_an_image(tmp_path: Path) -> None:
-    family = made(
-        tmp_path, ["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
-        {
-            "model_type": "gemma3", "image_token_index": "@<image_soft_token>",
-            "boi_token_index": "@<start_of_image>", "dtype": "float32",
-        },
-        tokenizer_config={
-            "extra_special_tokens": {
-                "image_token": "<image_soft_token>", "boi_token": "<start_of_image>",
-                "eoi_token": "<end_of_image>",
-            }
-        },
-        preprocessor_config={
-            "image_processor_type": "Gemma3ImageProcessor", "size": {"height": 28, "width": 28},
-            **RESCALE,
-        },
-        processor_config={"processor_class": "Gemma3Processor", "image_seq_length": 4},
-    )  # fmt: skip
+    family = loaded(MAKERS["gemma3"](tmp_path))
     item = family.image(WIDE, {})
     assert family.placeholders["image"].text == "<start_of_image>"
     assert shape(item, "pixel_values") == (1, 3, 28, 28)
@@ -207,22 +132,7 @@ def test_gemma3_frames_an_image(tmp_path: Path) -> None:
 
 
 def test_internvl_tiles_an_image(tmp_path: Path) -> None:
-    family = made(
-        tmp_path, ["<img>", "</img>", "<IMG_CONTEXT>", "<video>"],
-        {"model_type": "internvl", "image_token_id": "@<IMG_CONTEXT>", "dtype": "bfloat16"},
-        tokenizer_config={
-            "extra_special_tokens": {
-                "start_image_token": "<img>", "end_image_token": "</img>",
-                "context_image_token": "<IMG_CONTEXT>", "video_token": "<video>",
-            }
-        },
-        preprocessor_config={
-            "image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 28, "width": 28},
-            "crop_to_patches": True, "min_patches": 1, "max_patches": 4, **RESCALE,
-        },
-        video_preprocessor_config={"video_processor_type": "InternVLVideoProcessor"},
-        processor_config={"processor_class": "InternVLProcessor", "image_seq_length": 4},
-    )  # fmt: skip
+    family = loaded(MAKERS["internvl"](tmp_path))
     item = family.image(WIDE, {})
     tiles = shape(item, "pixel_values")[0]
     assert tiles == 3  # two crops and the whole
@@ -233,29 +143,9 @@ def test_internvl_tiles_an_image(tmp_path: Path) -> None:
     assert set(metadata_of(item.fields)) == {"image_num_patches", "image_token_id"}
 
 
-@pytest.mark.parametrize(
-    ("model_type", "processor", "images"),
-    [
-        ("idefics3", "Idefics3Processor", "Idefics3ImageProcessor"),
-        ("smolvlm", "SmolVLMProcessor", "SmolVLMImageProcessor"),
-    ],
-)
-def test_idefics3(tmp_path: Path, model_type: str, processor: str, images: str) -> None:
-    cells = [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
-    special = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
-    family = made(
-        tmp_path, [*special, *cells],
-        {"model_type": model_type, "image_token_id": "@<image>", "dtype": "bfloat16"},
-        preprocessor_config={
-            "image_processor_type": images, "size": {"longest_edge": 56},
-            "max_image_size": {"longest_edge": 28}, "do_image_splitting": True, **RESCALE,
-        },
-        video_preprocessor_config={
-            "video_processor_type": "SmolVLMVideoProcessor", "fps": 1, "max_frames": 4,
-            "num_frames": 4, "size": {"longest_edge": 56},
-        },
-        processor_config={"processor_class": processor, "image_seq_len": 4},
-    )  # fmt: skip
+@pytest.mark.parametrize("name", ["idefics3", "smolvlm"])
+def test_idefics3(tmp_path: Path, name: str) -> None:
+    family = loaded(MAKERS[name](tmp_path))
     item = family.image(WIDE, {})
     tiles = shape(item, "pixel_values")[0]
     assert tiles > 1
@@ -265,8 +155,7 @@ def test_idefics3(tmp_path: Path, model_type: str, processor: str, images: str) 
 
 
 def test_every_item_survives_the_codec(tmp_path: Path) -> None:
-    family = create(open_checkpoint(checkpoints.qwen3_vl(tmp_path)))
-    family.load()
+    family = loaded(checkpoints.qwen3_vl(tmp_path))
     item = family.image(WIDE, {})
     again = decode(encode(item.fields))
     for name, field in item.fields.items():
