@@ -6,8 +6,7 @@ import json
 import re
 from typing import NamedTuple
 
-from render.parsers.json_moves import ESCAPED, MOVES, OUTSIDE, STRING
-from render.parsers.state import PlainState
+from render.parsers.json_moves import ESCAPED, OUTSIDE, STRING, Nested
 
 _SPACE = " \t\r\n"
 _ARGUMENTS = frozenset({"arguments", "parameters"})
@@ -30,7 +29,7 @@ class JsonDelta(NamedTuple):
     rest: str
 
 
-class JsonCall(PlainState):
+class JsonCall(Nested):
     """Streams the arguments of one call; linear in its characters.
 
     Attributes:
@@ -62,20 +61,9 @@ class JsonCall(PlainState):
 
     @property
     def in_arguments(self) -> bool:
-        """Whether what comes next are arguments of a known function, up to a closing bracket."""
+        """Whether what `take` gets are arguments of a known function."""
         inside = self._stage == "value" and self._begun and self._depth > 0
         return inside and self.named and not self._quoted and self._key in _ARGUMENTS
-
-    def take(self, text: str) -> bool:
-        """Take the whole text if it leaves the arguments open; only while `in_arguments`."""
-        move = MOVES[self._place][text]
-        if move is None:
-            return True
-        if self._depth + move.lowest <= 0:
-            return False
-        self._place = move.place
-        self._depth += move.depth
-        return True
 
     def push(self, text: str) -> JsonDelta:
         """Take more of the object."""

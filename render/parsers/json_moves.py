@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from render.parsers.state import PlainState
+
 OUTSIDE, STRING, ESCAPED = 0, 1, 2
 """Places in a JSON text: between strings, in one, and in one after a backslash."""
 
@@ -47,6 +49,24 @@ class _Moves(dict[str, Move | None]):
 
 MOVES = (_Moves(OUTSIDE), _Moves(STRING), _Moves(ESCAPED))
 """By place. Asked about single tokens, so they hold no more than the vocabularies do."""
+
+
+class Nested(PlainState):
+    """What is inside brackets, counted as its text comes."""
+
+    _depth: int
+    _place: int
+
+    def take(self, text: str) -> bool:
+        """Take the whole text if it leaves a bracket open; only while one is."""
+        move = MOVES[self._place][text]
+        if move is None:
+            return True
+        if self._depth + move.lowest <= 0:
+            return False
+        self._place = move.place
+        self._depth += move.depth
+        return True
 
 
 def _move(text: str, place: int) -> Move:

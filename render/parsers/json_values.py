@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from render.parsers.json_moves import ESCAPED, MOVES, OUTSIDE, STRING
-from render.parsers.state import PlainState
+from render.parsers.json_moves import ESCAPED, OUTSIDE, STRING, Nested
 
 _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["\[\]{}]')
 
 
-class JsonValue(PlainState):
+class JsonValue(Nested):
     """Counts brackets outside strings; linear.
 
     Attributes:
@@ -29,17 +28,6 @@ class JsonValue(PlainState):
     def open(self) -> bool:
         """Whether something of the value is there, and more is to come."""
         return self._depth > 0
-
-    def take(self, text: str) -> bool:
-        """Take the whole text if it leaves the value open."""
-        move = MOVES[self._place][text]
-        if move is None:
-            return True
-        if self._depth + move.lowest <= 0:
-            return False
-        self._place = move.place
-        self._depth += move.depth
-        return True
 
     def push(self, text: str) -> int:
         """How many characters of `text` belong to the value."""
