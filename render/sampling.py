@@ -77,7 +77,6 @@ def sampling_params(
             "top_logprobs" if isinstance(request, ChatCompletionRequest) else "logprobs",
         )
     try:
-        SamplingParams(n=n, **_given(values))  # what settling would hide is refused first
         _settle(values)
         return SamplingParams(
             n=n,
@@ -105,9 +104,14 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settle(values: dict[str, Any]) -> None:
-    """Bring a temperature near 0 to the least that is sampled; at 0 nothing else counts."""
+    """Bring a temperature near 0 to the least that is sampled; at 0 nothing else counts.
+
+    Raises:
+        ValueError: what is not to count is out of range all the same.
+    """
     temperature = values["temperature"]
     if temperature == 0:
+        SamplingParams(**_given(values))
         values |= {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
     elif 0 < temperature < GREEDY_EPSILON:
         values["temperature"] = GREEDY_EPSILON
