@@ -1,12 +1,12 @@
 """An HTTP server that answers every request alike: what the load generator can do at most.
 
-`python -m benchmarks.null_server PORT`. It finds the end of a body by its length, parses nothing.
+`python -m benchmarks.null_server` prints its port when it is up. It finds the end of a body by its
+length and parses nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 _LENGTH = b"content-length:"
@@ -40,10 +40,11 @@ class _Null(asyncio.Protocol):
             self._transport.write(_ANSWER)
 
 
-async def _serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(_Null, "127.0.0.1", port)
+async def _serve() -> None:
+    server = await asyncio.get_running_loop().create_server(_Null, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(int(sys.argv[1])))
+    asyncio.run(_serve())

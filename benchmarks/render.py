@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -152,20 +151,16 @@ def _start(
 
 @contextmanager
 def _null() -> Iterator[Target]:
-    port = servers.free_port()
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.null_server", str(port)])
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(100):
-            try:
-                httpx.post(url, json={})
-                break
-            except httpx.HTTPError:
-                time.sleep(0.1)
-        yield Target(NULL, url, process.pid)
-    finally:
-        process.terminate()
-        process.wait()
+    command = [sys.executable, "-m", "benchmarks.null_server"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            port = process.stdout.readline().strip()
+            if not port:
+                raise SystemExit("the null server did not start")
+            yield Target(NULL, f"http://127.0.0.1:{port}", process.pid)
+        finally:
+            process.terminate()
 
 
 def _same_tokens(targets: list[Target]) -> None:
