@@ -328,7 +328,9 @@ class StubReplica:
         return Prefilled(deltas, None if done else kv_params(handoff), Usage())
 
     async def _release_kv(self, call: ReleaseCall, _deadline: Deadline) -> Empty:
-        self.cluster.kv -= {*call.keys, *(self._offered.get(i, "") for i in call.request_ids)}
+        freed = {*call.keys, *(self._offered.get(i, "") for i in call.request_ids)}
+        self._offered = {i: key for i, key in self._offered.items() if key not in freed}
+        self.cluster.kv -= freed
         return Empty()
 
     async def _generate(
