@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ _OURS = ("triptych", "psm_", "ucx_shm")
 
 _CLUSTER_TESTS = "tests/cluster/"
 
+_ISOLATED = "TEST_IS_ALONE_IN_ITS_PROCESS"
+_ISOLATED_S = 200
+
 _CLEARED = ("TRIPTYCH_", "VLLM_", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -31,6 +37,37 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(autouse=True)
+def _no_ucx_here() -> Iterator[None]:
+    """Tests that do not say so keep the process free of UCX: see `pytest_pyfunc_call`."""
+    yield
+    assert "ucxx" not in sys.modules or _ISOLATED in os.environ, "mark it: pytest.mark.ucx"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that opens UCX has a process of its own.
+
+    With the UCX that NIXL brings in the same process, one of the two aborts now and then when a
+    peer dies.
+    """
+    if _ISOLATED in os.environ or not pyfuncitem.get_closest_marker("ucx"):
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "-m", "slow or not slow", pyfuncitem.nodeid],
+        cwd=pyfuncitem.config.rootpath,
+        env={**os.environ, _ISOLATED: "1"},
+        capture_output=True,
+        text=True,
+        timeout=_ISOLATED_S,
+        check=False,
+    )
+    if done.returncode:
+        pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
+    return True
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc]  # it has no types

@@ -208,8 +208,10 @@ class Agent(Driver):
 
     def _close(self) -> None:
         for reading in self._reading:
-            reading.done("ERR")
+            self._release(reading.handle)
         self._agent = None
+        for reading in self._reading:  # not before: its destination is given back then
+            reading.done("ERR")
 
     def _descriptors(self, pieces: Sequence[Piece]) -> Any:
         return self._agent.get_xfer_descs([(a, nbytes, 0) for a, nbytes in pieces], "DRAM")

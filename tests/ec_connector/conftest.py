@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,18 @@ from ec_connector.config import EcConfig
 from ec_connector.connector import EcConnector
 from tests.ec_connector.helpers import open_things, until
 
+_HERE = Path(__file__).parent
+
 MakeConnector = Callable[..., Awaitable[EcConnector]]
 
 TOKEN = "a token of the tests"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests over each of the transports say by their names which one it is."""
+    for item in items:
+        if "ucx" in item.name and item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.ucx)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from ec_connector import bench, doctor
 from ec_connector.config import EcConfig
 from ec_connector.probe import probe_hash
@@ -12,6 +14,7 @@ from tests.ec_connector.helpers import fails, fetched, until
 CONFIG = EcConfig(cluster_token=TOKEN)
 
 
+@pytest.mark.ucx
 async def test_it_tells_what_reaches_a_peer_and_why_the_rest_does_not(make: MakeConnector) -> None:
     peer = await make(transports=("shm", "tcp"))
     found = await doctor.run("127.0.0.1", peer.port, CONFIG)
@@ -29,6 +32,7 @@ async def test_it_tells_what_reaches_a_peer_and_why_the_rest_does_not(make: Make
     assert all(f.reason in text for f in by_name.values() if not f.works)
 
 
+@pytest.mark.ucx
 async def test_a_wrong_token_and_a_dead_peer_are_named(make: MakeConnector) -> None:
     peer = await make()
     found = await doctor.run("127.0.0.1", peer.port, EcConfig(cluster_token="another"))
