@@ -70,8 +70,14 @@ class EncoderQueue:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    async def encode(self, mm_hash: str, item: EncoderInput) -> torch.Tensor:
+    async def encode(self, mm_hash: str, item: EncoderInput, *, keep: bool = False) -> torch.Tensor:
         """The item's rows, [rows, embedding_width], finite.
+
+        Args:
+            mm_hash: for errors.
+            item: what the tower takes.
+            keep: a first cancellation only withdraws an item that the tower does not have yet;
+                else the rows are returned: they are paid for, and somebody will ask again.
 
         Raises:
             TransferError: `invalid_content`, the tower gave numbers that are not finite.
@@ -82,9 +88,21 @@ class EncoderQueue:
             self._jobs.append(job)
         self._wake()
         try:
+            return await asyncio.shield(job.future)
+        except asyncio.CancelledError:
+            if not keep or self._withdraw(job):
+                raise
             return await job.future
         finally:
             job.future.cancel()
+
+    def _withdraw(self, job: _Job) -> bool:
+        """Take a job out of the queue; False where the tower has it."""
+        with self._lock:
+            waiting = job in self._jobs
+            if waiting:
+                self._jobs.remove(job)
+        return waiting
 
     def run_batch(self) -> bool:
         """Encode a batch, in the model's thread; False where nothing waits."""

@@ -40,9 +40,7 @@ _WARM_UP_BYTES = 64
 _FIRST_POLL_S = 20e-6
 _SERVING_POLL_S = 200e-6
 _GRACE_S = 1e-3
-_IDLE_POLL_S = 5e-3
-"""Peers that connect wait this long at most; they do so once."""
-
+_IDLE_POLL_S = 5e-3  # peers that connect wait this long at most; they do so once
 _NEWS_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -329,6 +327,9 @@ class NixlLink(Link):
         future.add_done_callback(self._ended)
         return future
 
+    def _ended(self, _future: asyncio.Future[bool]) -> None:
+        self._under_way -= 1
+
     async def remote(self, granted: Granted) -> list[Piece]:
         """Where the granted bytes are in the peer's memory.
 
@@ -347,9 +348,6 @@ class NixlLink(Link):
         if any(offset < 0 or offset + n > size for offset, n in granted.spans):
             raise failed("nixl", "the granted bytes are outside of the region")
         return [(start + offset, nbytes) for offset, nbytes in granted.spans]
-
-    def _ended(self, _future: asyncio.Future[bool]) -> None:
-        self._under_way -= 1
 
     async def close(self) -> None:
         """Drop the peer's agent, unless a read of it still runs: then it stays until we stop."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -210,4 +211,32 @@ async def test_a_caller_that_leaves_does_not_take_the_item_from_the_others(
     await asyncio.sleep(0)
     leaving.cancel()
     assert (await staying).items[0].shape == (6, 64)
+    await worker.until_idle()
+
+
+async def test_what_the_tower_has_begun_is_kept_when_all_who_wanted_it_leave(
+    start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await start_worker("encode")
+    assert (encoder := worker.server.parts.encoder) is not None
+    real, begun, go_on = encoder.tower.encode, threading.Event(), threading.Event()
+    batches = []
+
+    def slow(inputs: Sequence[EncoderInput]) -> list[torch.Tensor]:
+        batches.append(len(inputs))
+        begun.set()
+        assert go_on.wait(20)
+        return real(inputs)
+
+    monkeypatch.setattr(encoder.tower, "encode", slow)
+    entry = picture(6).encode_item()
+    leaving = asyncio.create_task(encode(worker, entry))
+    await asyncio.to_thread(begun.wait, 20)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    again = asyncio.create_task(encode(worker, entry))
+    await asyncio.sleep(0.01)
+    go_on.set()
+    assert (await again).reused == [True]
+    assert batches == [1]
     await worker.until_idle()

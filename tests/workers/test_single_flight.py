@@ -78,3 +78,25 @@ async def test_a_failure_reaches_all_and_is_not_kept() -> None:
     assert [type(result) for result in results] == [ValueError, ValueError]
     with pytest.raises(ValueError, match="no"):
         await flights.run("k", fails)
+
+
+async def test_one_that_ends_well_although_it_was_given_up_serves_who_asked_meanwhile() -> None:
+    flights: SingleFlight[str, int] = SingleFlight()
+    end = asyncio.Event()
+
+    async def stubborn() -> int:
+        try:
+            await end.wait()
+        except asyncio.CancelledError:
+            await end.wait()
+        return 7
+
+    leaving = asyncio.create_task(flights.run("k", stubborn))
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    asking = asyncio.create_task(flights.run("k", stubborn))
+    await asyncio.sleep(0.01)
+    end.set()
+    assert await asking == 7
+    assert len(flights) == 0
