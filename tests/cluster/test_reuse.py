@@ -86,9 +86,7 @@ async def test_a_picture_that_is_shown_three_times_is_encoded_once(cluster: Clus
     assert sum(grown(cluster, before).values()) == 1
 
 
-# Open: with two coordinators 13 were encoded again where 9 were held, in one run of three. It is to
-# be run with `-m slow` until that is found.
-@pytest.mark.parametrize("coordinators", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("coordinators", [1, 2])
 async def test_what_a_killed_replica_held_is_encoded_again_and_nothing_else(
     cluster: Cluster, coordinators: int
 ) -> None:

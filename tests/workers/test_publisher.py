@@ -218,7 +218,8 @@ async def test_what_the_tower_has_begun_is_kept_when_all_who_wanted_it_leave(
     start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = await start_worker("encode")
-    assert (encoder := worker.server.parts.encoder) is not None
+    encoder = worker.server.parts.encoder
+    assert encoder is not None
     real, begun, go_on = encoder.tower.encode, threading.Event(), threading.Event()
     batches = []
 
