@@ -7,8 +7,8 @@ those who ask for it meanwhile, here or through the EC connector, wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -145,14 +145,17 @@ class Publisher:
         if held is not None:
             self._metrics.items.labels("cache").inc()
             return self._of_rows(held, item), True
-        reused = key in self._flights
-        if not reused:
+        begun = False
+
+        def begin() -> Coroutine[Any, Any, EcItem]:
+            nonlocal begun
+            begun = True
             self._metrics.items.labels("inline" if item.handle is None else "handle").inc()
+            return self._publish(item, call, deadline)
+
         try:
             async with asyncio.timeout(deadline.remaining("encode")):
-                published = await self._flights.run(
-                    key, lambda: self._publish(item, call, deadline)
-                )
+                published = await self._flights.run(key, begin)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"the request's time was over before item {item.mm_hash} was encoded",
@@ -160,7 +163,7 @@ class Publisher:
                 items=(item.mm_hash,),
             ) from None
         held = self._connector.held(item.mm_hash, call.cache_salt, call.lease_s)
-        return self._of_rows(held or published, item), reused
+        return self._of_rows(held or published, item), not begun
 
     def _of_rows(self, published: EcItem, item: EncodeItem) -> EcItem:
         if published.shape[0] != item.rows:

@@ -20,6 +20,7 @@ from protocol.rpc import ENCODE, EncodeCall, Encoded, EncodeItem
 from tests.workers.conftest import RunningWorker, StartWorker
 from tests.workers.prompts import Picture, picture
 from workers.adapters.base import EncoderInput
+from workers.encoder import EncoderQueue
 
 
 async def encode(worker: RunningWorker, *entries: EncodeItem, salt: str = "") -> Encoded:
@@ -31,6 +32,14 @@ async def rows_of(worker: RunningWorker, reply: Encoded, index: int = 0) -> torc
     connector = worker.server.parts.connector
     async with connector.fetch(reply.items[index], Deadline.after(5)) as fetched:
         return from_buffer(fetched.data, fetched.shape, fetched.dtype).clone()
+
+
+async def start_encoder(start_worker: StartWorker) -> tuple[RunningWorker, EncoderQueue]:
+    """A worker of the role, and the queue of its tower."""
+    worker = await start_worker("encode")
+    encoder = worker.server.parts.encoder
+    assert encoder is not None
+    return worker, encoder
 
 
 def handle_free(shown: Picture) -> EncodeItem:
@@ -161,9 +170,7 @@ async def test_a_full_store_is_retryable_and_names_the_items(start_worker: Start
 async def test_values_that_are_not_finite_are_an_error_at_the_encoder(
     start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await start_worker("encode")
-    encoder = worker.server.parts.encoder
-    assert encoder is not None
+    worker, encoder = await start_encoder(start_worker)
     real = encoder.tower.encode
 
     def poisoned(inputs: Sequence[EncoderInput]) -> list[torch.Tensor]:
@@ -180,9 +187,7 @@ async def test_values_that_are_not_finite_are_an_error_at_the_encoder(
 async def test_one_item_that_breaks_the_tower_does_not_fail_the_others(
     start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await start_worker("encode")
-    encoder = worker.server.parts.encoder
-    assert encoder is not None
+    worker, encoder = await start_encoder(start_worker)
     real = encoder.tower.encode
 
     def fragile(inputs: Sequence[EncoderInput]) -> list[torch.Tensor]:
@@ -217,9 +222,7 @@ async def test_a_caller_that_leaves_does_not_take_the_item_from_the_others(
 async def test_what_the_tower_has_begun_is_kept_when_all_who_wanted_it_leave(
     start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = await start_worker("encode")
-    encoder = worker.server.parts.encoder
-    assert encoder is not None
+    worker, encoder = await start_encoder(start_worker)
     real, begun, go_on = encoder.tower.encode, threading.Event(), threading.Event()
     batches = []
 
@@ -234,9 +237,10 @@ async def test_what_the_tower_has_begun_is_kept_when_all_who_wanted_it_leave(
     leaving = asyncio.create_task(encode(worker, entry))
     await asyncio.to_thread(begun.wait, 20)
     leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
+    async with asyncio.timeout(10):
+        while not worker.metric("requests_total", call="encode", outcome="aborted"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     again = asyncio.create_task(encode(worker, entry))
-    await asyncio.sleep(0.01)
     go_on.set()
     assert (await again).reused == [True]
     assert batches == [1]

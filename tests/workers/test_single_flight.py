@@ -82,21 +82,23 @@ async def test_a_failure_reaches_all_and_is_not_kept() -> None:
 
 async def test_one_that_ends_well_although_it_was_given_up_serves_who_asked_meanwhile() -> None:
     flights: SingleFlight[str, int] = SingleFlight()
-    end = asyncio.Event()
+    begun, given_up, end = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def stubborn() -> int:
         try:
+            begun.set()
             await end.wait()
         except asyncio.CancelledError:
+            given_up.set()
             await end.wait()
         return 7
 
     leaving = asyncio.create_task(flights.run("k", stubborn))
-    await asyncio.sleep(0.01)
+    await begun.wait()
     leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
+    await given_up.wait()
     asking = asyncio.create_task(flights.run("k", stubborn))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     end.set()
     assert await asking == 7
     assert len(flights) == 0
