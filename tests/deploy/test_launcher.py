@@ -174,9 +174,7 @@ def test_ctrl_c_leaves_nothing_behind(launched: Launched) -> None:
     os.killpg(launched.process.pid, signal.SIGINT)
     assert launched.process.wait(STOP_S) == 0
     assert launched.err.read_text().rstrip().endswith("stopped")
-    deadline = time.monotonic() + 20
-    while (left := launched.processes()) and time.monotonic() < deadline:
-        time.sleep(0.2)  # Ray's agents notice that their raylet is gone
-    assert not [" ".join(process.cmdline()) for process in left]
+    psutil.wait_procs(launched.processes(), 20)  # Ray's agents notice that their raylet is gone
+    assert not [" ".join(process.cmdline()) for process in launched.processes()]
     require_free("127.0.0.1", launched.port)
     assert not list(launched.temporary.glob("triptych-*"))
