@@ -70,14 +70,11 @@ class EncoderQueue:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    async def encode(self, mm_hash: str, item: EncoderInput, *, keep: bool = False) -> torch.Tensor:
+    async def encode(self, mm_hash: str, item: EncoderInput) -> torch.Tensor:
         """The item's rows, [rows, embedding_width], finite.
 
-        Args:
-            mm_hash: for errors.
-            item: what the tower takes.
-            keep: a first cancellation only withdraws an item that the tower does not have yet;
-                else the rows are returned: they are paid for, and somebody will ask again.
+        A first cancellation only withdraws an item that the tower does not have yet. Of others the
+        rows are returned: they are paid for, and somebody will ask again.
 
         Raises:
             TransferError: `invalid_content`, the tower gave numbers that are not finite.
@@ -90,7 +87,7 @@ class EncoderQueue:
         try:
             return await asyncio.shield(job.future)
         except asyncio.CancelledError:
-            if not keep or self._withdraw(job):
+            if self._withdraw(job):
                 raise
             return await job.future
         finally:
@@ -121,12 +118,8 @@ class EncoderQueue:
 
     def _take(self) -> list[_Job]:
         with self._lock:
-            while self._jobs and self._jobs[0].future.cancelled():
-                self._jobs.popleft()
-            live = [job for job in self._jobs if not job.future.cancelled()]
-            batch = live[: batch_size([job.item.layout.patches for job in live], self._budget)]
-            self._jobs = deque(live[len(batch) :])
-        return batch
+            costs = [job.item.layout.patches for job in self._jobs]
+            return [self._jobs.popleft() for _ in range(batch_size(costs, self._budget))]
 
     @torch.inference_mode()
     def _encode(self, batch: list[_Job]) -> list[torch.Tensor | TriptychError]:

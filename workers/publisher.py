@@ -179,7 +179,7 @@ class Publisher:
             pixels = await self._pixels(item, deadline)
             if pixels.layout.rows != item.rows:
                 raise _wrong_rows(item, pixels.layout.rows)
-            rows = await self._encoder.encode(item.mm_hash, pixels, keep=True)
+            rows = await self._encoder.encode(item.mm_hash, pixels)
             if rows.device.type != "cpu":
                 rows = await asyncio.to_thread(rows.cpu)
             published = await self._connector.publish(
